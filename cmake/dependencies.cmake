@@ -1,0 +1,36 @@
+# Every library that deltatrain uses, with the reason it is here. All of them come from the
+# distribution (tools/setup.sh); nothing is fetched during a build.
+
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)  # threads of the CPU backend, shared with oneDNN
+
+# Compiled forms keep the headers light.
+find_package(fmt REQUIRED)     # text formatting
+find_package(spdlog REQUIRED)  # log lines of the command line program
+
+find_package(CLI11 REQUIRED)          # command line, included by src/cli only
+find_package(yaml-cpp REQUIRED)       # recipes
+find_package(nlohmann_json REQUIRED)  # config.json, tokenizer.json, state.json
+find_package(ZLIB REQUIRED)           # .gz input
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of written files
+
+find_path(DELTATRAIN_ZSTD_INCLUDE zstd.h REQUIRED)
+find_library(DELTATRAIN_ZSTD_LIBRARY zstd REQUIRED)  # .zst input
+find_path(DELTATRAIN_XXHASH_INCLUDE xxhash.h REQUIRED)
+find_library(DELTATRAIN_XXHASH_LIBRARY xxhash REQUIRED)  # checksums of checkpoint tensors
+find_path(DELTATRAIN_DNNL_INCLUDE dnnl.h REQUIRED)
+find_library(DELTATRAIN_DNNL_LIBRARY dnnl REQUIRED)  # dense products of the CPU backend
+
+add_library(deltatrain_zstd INTERFACE)
+target_include_directories(deltatrain_zstd SYSTEM INTERFACE ${DELTATRAIN_ZSTD_INCLUDE})
+target_link_libraries(deltatrain_zstd INTERFACE ${DELTATRAIN_ZSTD_LIBRARY})
+add_library(deltatrain_xxhash INTERFACE)
+target_include_directories(deltatrain_xxhash SYSTEM INTERFACE ${DELTATRAIN_XXHASH_INCLUDE})
+target_link_libraries(deltatrain_xxhash INTERFACE ${DELTATRAIN_XXHASH_LIBRARY})
+add_library(deltatrain_dnnl INTERFACE)
+target_include_directories(deltatrain_dnnl SYSTEM INTERFACE ${DELTATRAIN_DNNL_INCLUDE})
+target_link_libraries(deltatrain_dnnl INTERFACE ${DELTATRAIN_DNNL_LIBRARY})
+
+if(DELTATRAIN_TESTS)
+  find_package(GTest REQUIRED)
+endif()

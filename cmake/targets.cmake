@@ -1,0 +1,46 @@
+# deltatrain_library(NAME base SRCS a.cpp b.cpp DEPS tensor PRIVATE_DEPS fmt::fmt)
+#   One static library per folder of src/, alias deltatrain::NAME. DEPS are names of other folders, and
+#   only those: they are the link graph that tests/policy compares with the include graph.
+#   PRIVATE_DEPS are targets of libraries from outside.
+# deltatrain_test(NAME base SRCS error_test.cpp DEPS base [LABELS slow])
+#   One executable per folder of tests/, named test_NAME, every case registered with CTest.
+
+add_library(deltatrain_flags INTERFACE)
+target_compile_features(deltatrain_flags INTERFACE cxx_std_20)
+target_compile_options(deltatrain_flags INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wpedantic -fno-math-errno>)
+if(DELTATRAIN_WERROR)
+  target_compile_options(deltatrain_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
+endif()
+if(DELTATRAIN_SANITIZE)
+  target_compile_options(deltatrain_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DELTATRAIN_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all>)
+  target_link_options(deltatrain_flags INTERFACE -fsanitize=${DELTATRAIN_SANITIZE})
+endif()
+
+function(deltatrain_library)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  set(target deltatrain_${ARG_NAME})
+  add_library(${target} STATIC ${ARG_SRCS})
+  add_library(deltatrain::${ARG_NAME} ALIAS ${target})
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
+  target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE deltatrain_flags ${ARG_PRIVATE_DEPS})
+endfunction()
+
+function(deltatrain_test)
+  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS;LABELS" ${ARGN})
+  set(target test_${ARG_NAME})
+  add_executable(${target} ${ARG_SRCS})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
+  list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} ${ARG_PRIVATE_DEPS} deltatrain_flags
+    GTest::gtest GTest::gmock GTest::gtest_main fmt::fmt)
+  target_compile_definitions(${target} PRIVATE
+    DELTATRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
+    DELTATRAIN_PROGRAM="${PROJECT_BINARY_DIR}/bin/deltatrain")
+  gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}"
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+endfunction()

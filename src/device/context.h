@@ -1,0 +1,46 @@
+// Everything that an op needs besides its arguments: where it runs, and with which functions.
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/arena.h"
+#include "tensor/buffer.h"
+
+namespace deltatrain {
+
+namespace ops {
+struct OpTable;
+}  // namespace ops
+
+// kReference: the plain loops of ops/reference in f64 or f32. kPlan: sizes only, nothing is computed.
+enum class DeviceKind : uint8_t { kReference, kCpu, kCuda, kPlan };
+
+// What a backend can do with memory and time, besides ops. Copies and fills are ordered with the ops
+// of the context; host memory may be reused when a copy function returns.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  virtual MemoryResource& memory() = 0;
+  virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
+  virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;  // waits for the result
+  virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;
+  virtual void fill_zero(void* data, size_t bytes) = 0;
+  virtual void synchronize() = 0;
+  virtual int64_t free_memory_bytes() = 0;
+  virtual const char* description() const = 0;  // for logs: processor or card, threads
+};
+
+struct Context {
+  Device* device = nullptr;
+  const ops::OpTable* table = nullptr;
+  Arena* arena = nullptr;
+  DType activation_dtype = DType::kF32;  // dtype of activations and of matrices in products
+
+  // Statistics, gates, states and parameter gradients: f32, or f64 where everything is f64.
+  DType statistics_dtype() const {
+    return activation_dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  }
+};
+
+}  // namespace deltatrain

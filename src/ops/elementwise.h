@@ -1,0 +1,40 @@
+// Small ops between the large ones.
+//
+//   add          y = a + b
+//   convert      y = x in another dtype (bf16 rounds to nearest even)
+//   sum_to       out += sum_r x_r (per-row losses to one number, in f64, in a fixed order)
+//
+// Derivation: none needed.
+#pragma once
+
+#include "ops/context.h"
+
+namespace deltatrain::ops {
+
+struct Add {
+  Tensor a_RD;  // in   rows may be strided
+  Tensor b_RD;  // in   rows may be strided
+  Tensor y_RD;  // out  rows may be strided; may alias a or b
+};
+
+struct Convert {
+  Tensor x;  // in   contiguous: f64, f32 or bf16
+  Tensor y;  // out  contiguous, the same number of elements: f64, f32 or bf16
+};
+
+struct SumTo {
+  Tensor x_R;       // in     f32 (f64)
+  double* result;   // inout  device memory, accumulates
+};
+
+void add(const Context& context, const Add& args);
+void convert(const Context& context, const Convert& args);
+void sum_to(const Context& context, const SumTo& args);
+
+struct ElementwiseKernels {
+  void (*add)(const Context&, const Add&) = nullptr;
+  void (*convert)(const Context&, const Convert&) = nullptr;
+  void (*sum_to)(const Context&, const SumTo&) = nullptr;
+};
+
+}  // namespace deltatrain::ops

@@ -1,0 +1,39 @@
+// The functions of one backend. A slot a backend leaves empty becomes an UnsupportedError when it is called.
+#pragma once
+
+#include "ops/adamw.h"
+#include "ops/causal_attention.h"
+#include "ops/cross_entropy.h"
+#include "ops/delta_gate.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/gated_delta_rule.h"
+#include "ops/gated_rms_norm.h"
+#include "ops/l2_norm.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+#include "ops/rotary.h"
+#include "ops/short_conv.h"
+#include "ops/swiglu.h"
+
+namespace deltatrain::ops {
+
+struct OpTable {
+  const char* backend = "";  // for error messages
+  LinearKernels linear;
+  EmbeddingKernels embedding;
+  RmsNormKernels rms_norm;
+  GatedRmsNormKernels gated_rms_norm;
+  ShortConvKernels short_conv;
+  L2NormKernels l2_norm;
+  DeltaGateKernels delta_gate;
+  GatedDeltaRuleKernels gated_delta_rule;
+  RotaryKernels rotary;
+  CausalAttentionKernels causal_attention;
+  SwigluKernels swiglu;
+  CrossEntropyKernels cross_entropy;
+  AdamWKernels adamw;
+  ElementwiseKernels elementwise;
+};
+
+}  // namespace deltatrain::ops

@@ -1,0 +1,57 @@
+#include "tensor/buffer.h"
+
+#include <cstdlib>
+#include <utility>
+
+#include "base/check.h"
+
+namespace deltatrain {
+
+namespace {
+
+class HostMemory final : public MemoryResource {
+ public:
+  void* allocate(size_t bytes) override {
+    const size_t padded = (bytes + 255) / 256 * 256;
+    void* data = std::aligned_alloc(256, padded == 0 ? 256 : padded);
+    if (data == nullptr) {
+      throw DeviceError("host memory: expected " + std::to_string(bytes) + " free bytes, got fewer");
+    }
+    return data;
+  }
+  void release(void* data, size_t) noexcept override { std::free(data); }
+};
+
+}  // namespace
+
+MemoryResource& host_memory() {
+  static HostMemory memory;  // stateless
+  return memory;
+}
+
+Buffer::Buffer(MemoryResource& resource, size_t bytes)
+    : resource_(&resource), data_(resource.allocate(bytes)), bytes_(bytes) {}
+
+Buffer::~Buffer() {
+  if (data_ != nullptr) resource_->release(data_, bytes_);
+}
+
+Buffer::Buffer(Buffer&& other) noexcept
+    : resource_(std::exchange(other.resource_, nullptr)),
+      data_(std::exchange(other.data_, nullptr)),
+      bytes_(std::exchange(other.bytes_, 0)) {}
+
+Buffer& Buffer::operator=(Buffer&& other) noexcept {
+  std::swap(resource_, other.resource_);
+  std::swap(data_, other.data_);
+  std::swap(bytes_, other.bytes_);
+  return *this;
+}
+
+Tensor Buffer::tensor(DType dtype, const Shape& shape, size_t offset_bytes) const {
+  const size_t needed = offset_bytes + static_cast<size_t>(shape.num_elements() * dtype_bytes(dtype));
+  DELTATRAIN_CHECK(needed <= bytes_, std::to_string(needed) + " bytes wanted of " + std::to_string(bytes_));
+  return Tensor(static_cast<char*>(data_) + offset_bytes, dtype, shape);
+}
+
+}  // namespace deltatrain
