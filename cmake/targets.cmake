@@ -36,11 +36,8 @@ function(deltatrain_test)
   add_executable(${target} ${ARG_SRCS})
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/tests)
   list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
-  target_link_libraries(${target} PRIVATE ${ARG_DEPS} ${ARG_PRIVATE_DEPS} deltatrain_flags
+  target_link_libraries(${target} PRIVATE ${ARG_DEPS} ${ARG_PRIVATE_DEPS} deltatrain_test_support deltatrain_flags
     GTest::gtest GTest::gmock GTest::gtest_main fmt::fmt)
-  target_compile_definitions(${target} PRIVATE
-    DELTATRAIN_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
-    DELTATRAIN_PROGRAM="${PROJECT_BINARY_DIR}/bin/deltatrain")
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}"
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 endfunction()

@@ -5,6 +5,8 @@
 
 namespace deltatrain {
 
+__extension__ typedef unsigned __int128 Uint128;
+
 std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t a = uint64_t{0xD2511F53U} * counter[0];
@@ -51,7 +53,7 @@ double RandomStream::normal(uint64_t index) const {
 
 uint64_t RandomStream::below(uint64_t index, uint64_t bound) const {
   // The upper half of a 64 x 64 bit product.
-  return static_cast<uint64_t>((static_cast<unsigned __int128>(bits(index)) * bound) >> 64);
+  return static_cast<uint64_t>((static_cast<Uint128>(bits(index)) * bound) >> 64);
 }
 
 }  // namespace deltatrain

@@ -11,6 +11,7 @@
 #include "ops/gated_rms_norm.h"
 #include "ops/l2_norm.h"
 #include "ops/linear.h"
+#include "ops/mla_key.h"
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
 #include "ops/short_conv.h"
@@ -30,6 +31,7 @@ struct OpTable {
   GatedDeltaRuleKernels gated_delta_rule;
   RotaryKernels rotary;
   CausalAttentionKernels causal_attention;
+  MlaKeyKernels mla_key;
   SwigluKernels swiglu;
   CrossEntropyKernels cross_entropy;
   AdamWKernels adamw;

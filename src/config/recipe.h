@@ -1,0 +1,87 @@
+// A training run as plain structs. Reading, checking and printing: config/recipe_reader.h. Keys in YAML are
+// the field names below, in the section of the same name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "config/model_config.h"
+
+namespace deltatrain {
+
+enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine };       // "constant", "linear", "cosine"
+enum class DecayGroups : uint8_t { kMegatron, kHf, kMegatronExact };    // "megatron", "hf", "megatron-exact"
+enum class Precision : uint8_t { kF32, kBf16 };                         // "f32", "bf16"
+enum class OnNonFinite : uint8_t { kStop, kSkip };                      // "stop", "skip"
+enum class CheckpointFormat : uint8_t { kNative, kMegatron };           // "native", "megatron"
+enum class DataOrder : uint8_t { kSequential, kMegatron };              // "sequential", "megatron"
+
+struct DataConfig {
+  std::string train;                     // prefix of .bin/.idx
+  std::optional<std::string> valid;      // prefix; absent: no validation
+  std::string tokenizer;                 // folder or file, copied into exports; may be empty
+  DataOrder order = DataOrder::kMegatron;
+};
+
+struct OptimizerConfig {
+  double lr = 0;
+  double min_lr = 0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.95;
+  double adam_eps = 1e-8;
+  double weight_decay = 0.01;
+  double clip_grad = 1.0;                // 0: no clipping
+  DecayGroups decay_groups = DecayGroups::kMegatron;
+};
+
+struct ScheduleConfig {
+  int64_t lr_warmup_iters = 0;
+  int64_t lr_decay_iters = 0;            // 0: train_iters
+  DecayStyle lr_decay_style = DecayStyle::kCosine;
+};
+
+struct TrainConfig {
+  int64_t train_iters = 0;
+  int64_t micro_batch_size = 1;
+  int64_t global_batch_size = 1;
+  int64_t seq_length = 0;
+  uint64_t seed = 42;
+  Precision precision = Precision::kF32;
+  OnNonFinite on_nonfinite = OnNonFinite::kStop;
+  int64_t eval_interval = 0;             // steps between validations; 0: only at the end if there is data
+  int64_t eval_iters = 0;                // global batches per validation
+  bool fp32_residual_connection = false;
+};
+
+struct ParallelConfig {
+  int64_t loss_chunk_rows = 0;           // rows of logits at a time; 0: chosen by the engine
+};
+
+struct CheckpointConfig {
+  int64_t save_interval = 0;             // steps; 0: only at the end
+  int64_t keep_last = 2;                 // 0: all
+  int64_t keep_every = 0;                // steps whose multiples are never pruned; 0: none
+  CheckpointFormat format = CheckpointFormat::kNative;
+  bool hf = false;                       // also write hf/ beside each checkpoint
+  bool fallback = false;                 // resume from the newest whole checkpoint when the last is broken
+  std::optional<std::string> init_from;  // weights to start from: native checkpoint or Hugging Face folder
+};
+
+struct LogConfig {
+  int64_t log_interval = 1;              // steps per Megatron line in log.txt
+};
+
+struct Recipe {
+  ModelConfig model;
+  DataConfig data;
+  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
+  TrainConfig train;
+  ParallelConfig parallel;
+  CheckpointConfig checkpoint;
+  LogConfig log;
+};
+
+}  // namespace deltatrain
