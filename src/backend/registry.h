@@ -1,0 +1,43 @@
+// The only way to a backend: the program and the tests ask here, everything else sees a Context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/context.h"
+#include "ops/op_table.h"
+
+namespace deltatrain::backend {
+
+struct BackendOptions {
+  int num_threads = 0;    // kCpu: 0 means all cores that this process may use
+  int device_index = 0;   // kCuda
+  std::string gemm_file;  // kCuda: where timed choices of product algorithms are kept; "": nowhere
+  bool gemm_search = true;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual Device& device() = 0;
+  virtual const ops::OpTable& table() const = 0;
+
+  Context context(Arena& arena, DType activation_dtype) {
+    return Context{&device(), &table(), &arena, activation_dtype};
+  }
+};
+
+// Throws UnsupportedError when this build has no such backend, DeviceError when the machine has no such
+// device or its driver is too old.
+std::unique_ptr<Backend> make_backend(DeviceKind kind, const BackendOptions& options = {});
+
+// "reference", "cpu", "cuda", "plan".
+const char* device_kind_name(DeviceKind kind);
+// ConfigError naming the kinds there are.
+DeviceKind parse_device_kind(const std::string& name);
+
+// Kinds of this build that can be made on this machine, kReference first.
+std::vector<DeviceKind> available_backends();
+
+}  // namespace deltatrain::backend
