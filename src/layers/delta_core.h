@@ -1,5 +1,5 @@
-// What GDN and KDA share: convolution, normalisation, gates, the delta rule and the gated output norm, between
-// the input projections and the output projection.
+// What GDN and KDA share: convolution, normalisation, gates, the delta rule and the gated output
+// norm, between the input projections and the output projection.
 //
 //   q, k = l2_norm(short_conv(q', k'))     v = short_conv(v')     g, beta = delta_gate(a, b)
 //   o = gated_delta_rule(q, k, v, g, beta)     y = gated_rms_norm(o, z)
@@ -35,16 +35,16 @@ class DeltaCore {
  public:
   // Raw projections, all with strided rows, and their gradients in backward.
   struct Inputs {
-    Tensor qk_RX;   // [R, 2 H K], q then k
-    Tensor v_RX;    // [R, G V]
-    Tensor a_RX;    // [R, G gate_k]
-    Tensor b_RG;    // [R, G]
-    Tensor z_RX;    // [R, G V], undefined without an output gate
+    Tensor qk_RX;  // [R, 2 H K], q then k
+    Tensor v_RX;   // [R, G V]
+    Tensor a_RX;   // [R, G gate_k]
+    Tensor b_RG;   // [R, G]
+    Tensor z_RX;   // [R, G V], undefined without an output gate
   };
 
   // Declares conv (q|k|v), A_log, dt_bias and o_norm under `prefix`.
-  DeltaCore(ParameterBuilder& builder, const std::string& prefix, const DeltaCoreConfig& config, Init a_init,
-            double a_low);
+  DeltaCore(ParameterBuilder& builder, const std::string& prefix, const DeltaCoreConfig& config,
+            Init a_init, double a_low);
 
   // y: [R, G V], overwritten.
   void forward(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState* state);
@@ -58,7 +58,8 @@ class DeltaCore {
   DeltaCoreConfig config_;
   ParameterView qk_conv_, v_conv_, a_log_, dt_bias_, o_norm_;
   // Saved by forward.
-  Tensor q_RHK_, k_RHK_, q_inv_norm_RH_, k_inv_norm_RH_, v_RX_, g_RGK_, beta_RG_, delta_saved_, o_RGV_, inv_rms_RG_;
+  Tensor q_RHK_, k_RHK_, q_inv_norm_RH_, k_inv_norm_RH_, v_RX_, g_RGK_, beta_RG_, delta_saved_,
+      o_RGV_, inv_rms_RG_;
 };
 
 }  // namespace deltatrain::layers

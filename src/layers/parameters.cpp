@@ -24,10 +24,13 @@ ParameterView ParameterBuilder::add_group(const std::vector<ParameterInfo>& info
   size_ = round_up(size_, ops::kDecayBlock);
   ParameterView view{size_, Shape{}, infos.front().storage};
   int64_t rows = 0;
-  const int64_t columns = infos.front().num_elements() / std::max<int64_t>(1, infos.front().checkpoint_shape[0]);
+  const int64_t columns =
+      infos.front().num_elements() / std::max<int64_t>(1, infos.front().checkpoint_shape[0]);
   for (ParameterInfo info : infos) {
-    DELTATRAIN_CHECK(info.storage == view.storage, info.name + ": storage differs within its group");
-    DELTATRAIN_CHECK(info.num_elements() == info.checkpoint_shape[0] * columns, info.name + ": columns differ within its group");
+    DELTATRAIN_CHECK(info.storage == view.storage,
+                     info.name + ": storage differs within its group");
+    DELTATRAIN_CHECK(info.num_elements() == info.checkpoint_shape[0] * columns,
+                     info.name + ": columns differ within its group");
     info.offset = size_;
     rows += info.checkpoint_shape[0];
     size_ += info.num_elements();
@@ -37,8 +40,8 @@ ParameterView ParameterBuilder::add_group(const std::vector<ParameterInfo>& info
   return view;
 }
 
-ParameterStore::ParameterStore(const Context& context, std::vector<ParameterInfo> infos, int64_t num_elements,
-                               Gradients gradients)
+ParameterStore::ParameterStore(const Context& context, std::vector<ParameterInfo> infos,
+                               int64_t num_elements, Gradients gradients)
     : infos_(std::move(infos)),
       size_(round_up(num_elements, ops::kDecayBlock)),
       master_dtype_(context.statistics_dtype()) {

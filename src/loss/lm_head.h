@@ -1,5 +1,5 @@
-// The output head: logits from normed hidden states, and the cross-entropy of a whole batch without ever holding
-// all its logits.
+// The output head: logits from normed hidden states, and the cross-entropy of a whole batch without
+// ever holding all its logits.
 //
 //   logits = hidden W^T      loss = sum over valid rows of (lse - logit of the label)
 //   d_hidden = dlogits W     dW += dlogits^T hidden        dlogits scaled by grad_scale
@@ -12,12 +12,12 @@
 namespace deltatrain::loss {
 
 struct LmHeadLoss {
-  Tensor hidden_RD;     // in     activation dtype
-  Tensor weight_ND;     // in     activation dtype
-  Tensor labels_R;      // in     i32, ops::kIgnoredLabel where a row doesn't count
-  double* loss_sum;     // inout  device memory: the sum of losses is added, not the mean
-  Tensor d_hidden_RD;   // out    optional: overwrites
-  Tensor d_weight_ND;   // inout  with d_hidden: f32 (f64), accumulates
+  Tensor hidden_RD;        // in     activation dtype
+  Tensor weight_ND;        // in     activation dtype
+  Tensor labels_R;         // in     i32, ops::kIgnoredLabel where a row doesn't count
+  double* loss_sum;        // inout  device memory: the sum of losses is added, not the mean
+  Tensor d_hidden_RD;      // out    optional: overwrites
+  Tensor d_weight_ND;      // inout  with d_hidden: f32 (f64), accumulates
   double grad_scale = 1;   // 1 / valid tokens of the global batch
   int64_t chunk_rows = 0;  // 0: default_chunk_rows
 };

@@ -10,7 +10,8 @@ namespace deltatrain {
 
 namespace {
 
-double draw(const layers::ParameterInfo& info, const RandomStream& stream, double range, uint64_t index) {
+double draw(const layers::ParameterInfo& info, const RandomStream& stream, double range,
+            uint64_t index) {
   switch (info.init) {
     case layers::Init::kNormal:
       return range * stream.normal(index);
@@ -32,7 +33,8 @@ double draw(const layers::ParameterInfo& info, const RandomStream& stream, doubl
 }
 
 template <class T>
-void fill(const Context& context, const Tensor& target, const layers::ParameterInfo& info, double range, uint64_t seed) {
+void fill(const Context& context, const Tensor& target, const layers::ParameterInfo& info,
+          double range, uint64_t seed) {
   const RandomStream stream(seed, info.name);
   const int64_t n = info.num_elements();
   const int64_t block = int64_t{1} << 22;
@@ -41,15 +43,18 @@ void fill(const Context& context, const Tensor& target, const layers::ParameterI
     const int64_t count = std::min(block, n - begin);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < count; ++i) {
-      values[static_cast<size_t>(i)] = static_cast<T>(draw(info, stream, range, static_cast<uint64_t>(begin + i)));
+      values[static_cast<size_t>(i)] =
+          static_cast<T>(draw(info, stream, range, static_cast<uint64_t>(begin + i)));
     }
-    context.device->copy_to_device(target.data<T>() + begin, values.data(), static_cast<size_t>(count) * sizeof(T));
+    context.device->copy_to_device(target.data<T>() + begin, values.data(),
+                                   static_cast<size_t>(count) * sizeof(T));
   }
 }
 
 }  // namespace
 
-void initialize(const Context& context, layers::ParameterStore& store, double initializer_range, uint64_t seed) {
+void initialize(const Context& context, layers::ParameterStore& store, double initializer_range,
+                uint64_t seed) {
   for (const layers::ParameterInfo& info : store.infos()) {
     const Tensor target = store.master(info);
     if (target.dtype() == DType::kF64) {

@@ -21,13 +21,15 @@ struct Model::Block {
 
 namespace {
 layers::ParameterInfo norm_info(const std::string& name, int64_t size) {
-  return {.name = name, .checkpoint_shape = {size}, .init = Init::kOne, .storage = Storage::kMaster};
+  return {
+      .name = name, .checkpoint_shape = {size}, .init = Init::kOne, .storage = Storage::kMaster};
 }
 }  // namespace
 
 Model::Model(const ModelConfig& config) : config_(config) {
   const int64_t D = config.hidden_size;
-  embedding_ = builder_.add({.name = "model.embeddings.weight", .checkpoint_shape = {config.vocab_size, D}});
+  embedding_ =
+      builder_.add({.name = "model.embeddings.weight", .checkpoint_shape = {config.vocab_size, D}});
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     Block block;
@@ -57,19 +59,26 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
   const Context& context = pass.context;
   const int64_t R = pass.num_rows(), D = config_.hidden_size;
   const DType statistics = context.statistics_dtype();
-  DELTATRAIN_CHECK(pass.states == nullptr || pass.states->size() == blocks_.size(), "one state per block");
+  DELTATRAIN_CHECK(pass.states == nullptr || pass.states->size() == blocks_.size(),
+                   "one state per block");
 
   const Arena::ScratchScope scope(*context.arena);
   streams_.clear();
   Tensor stream_RD = pass.save_activation({R, D});
-  ops::embedding_forward(context, {.ids_R = ids_R, .weight_ND = pass.weight(embedding_), .y_RD = stream_RD});
+  ops::embedding_forward(context,
+                         {.ids_R = ids_R, .weight_ND = pass.weight(embedding_), .y_RD = stream_RD});
   streams_.push_back(stream_RD);
 
   const Tensor branch_RD = pass.scratch_activation({R, D});  // output of the last mixer or MLP
-  bool pending = false;                                      // branch still to be added to the stream
+  bool pending = false;  // branch still to be added to the stream
   // s := s + branch, y := norm(s), with s in place when nothing has to be kept.
-  const auto add_and_norm = [&](const layers::ParameterView& weight, const Tensor& y_RD, const Tensor& inv_rms_R) {
-    ops::RmsNormForward norm{.x_RD = stream_RD, .weight_D = pass.weight(weight), .y_RD = y_RD, .inv_rms_R = inv_rms_R, .eps = config_.norm_eps};
+  const auto add_and_norm = [&](const layers::ParameterView& weight, const Tensor& y_RD,
+                                const Tensor& inv_rms_R) {
+    ops::RmsNormForward norm{.x_RD = stream_RD,
+                             .weight_D = pass.weight(weight),
+                             .y_RD = y_RD,
+                             .inv_rms_R = inv_rms_R,
+                             .eps = config_.norm_eps};
     if (pending) {
       norm.x_RD = branch_RD;
       norm.residual_RD = stream_RD;
@@ -110,8 +119,15 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
   const Tensor d_stream_RD = pass.scratch_activation({R, D});
   const Tensor d_input_RD = d_hidden_RD;  // gradients of normed inputs take turns here
 
-  const auto norm_backward = [&](const layers::ParameterView& weight, const Tensor& stream_RD, const Tensor& inv_rms_R, const Tensor& flowing_RD) {
-    ops::rms_norm_backward(context, {.dy_RD = d_input_RD, .sum_RD = stream_RD, .weight_D = pass.weight(weight), .inv_rms_R = inv_rms_R, .dsum_RD = flowing_RD, .dx_RD = d_stream_RD, .dweight_D = pass.gradient(weight)});
+  const auto norm_backward = [&](const layers::ParameterView& weight, const Tensor& stream_RD,
+                                 const Tensor& inv_rms_R, const Tensor& flowing_RD) {
+    ops::rms_norm_backward(context, {.dy_RD = d_input_RD,
+                                     .sum_RD = stream_RD,
+                                     .weight_D = pass.weight(weight),
+                                     .inv_rms_R = inv_rms_R,
+                                     .dsum_RD = flowing_RD,
+                                     .dx_RD = d_stream_RD,
+                                     .dweight_D = pass.gradient(weight)});
   };
   norm_backward(final_norm_, streams_.back(), final_inv_rms_R_, Tensor());
   for (size_t i = blocks_.size(); i-- > 0;) {
@@ -121,12 +137,15 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
     block.mixer->backward(pass, d_stream_RD, block.mixer_input_RD, d_input_RD);
     norm_backward(block.attn_norm, block.mixer_stream_RD, block.mixer_inv_rms_R, d_stream_RD);
   }
-  ops::embedding_backward(context, {.ids_R = ids_R, .dy_RD = d_stream_RD, .dweight_ND = pass.gradient(embedding_)});
+  ops::embedding_backward(
+      context, {.ids_R = ids_R, .dy_RD = d_stream_RD, .dweight_ND = pass.gradient(embedding_)});
 }
 
-std::vector<layers::Mixer::StateShape> Model::state_shapes(int64_t num_sequences, int64_t max_length) const {
+std::vector<layers::Mixer::StateShape> Model::state_shapes(int64_t num_sequences,
+                                                           int64_t max_length) const {
   std::vector<layers::Mixer::StateShape> shapes;
-  for (const Block& block : blocks_) shapes.push_back(block.mixer->state_shape(num_sequences, max_length));
+  for (const Block& block : blocks_)
+    shapes.push_back(block.mixer->state_shape(num_sequences, max_length));
   return shapes;
 }
 

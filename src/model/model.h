@@ -1,4 +1,5 @@
-// A language model: token embedding, blocks of a mixer and an MLP, final norm. The tied head belongs to loss/.
+// A language model: token embedding, blocks of a mixer and an MLP, final norm. The tied head
+// belongs to loss/.
 //
 //   s = E[ids];   for each block:  s += mixer(norm(s));  s += mlp(norm(s));   hidden = norm(s)
 //
@@ -28,17 +29,19 @@ class Model {
   const layers::ParameterView& embedding() const { return embedding_; }
   const layers::ParameterView& head() const { return head_; }  // the embedding where tied
 
-  // ids: i32 [R] in device memory; hidden: normed final states [R, D], overwritten. In kTrain mode, what
-  // backward needs is taken from the arena's save end.
+  // ids: i32 [R] in device memory; hidden: normed final states [R, D], overwritten. In kTrain mode,
+  // what backward needs is taken from the arena's save end.
   void forward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& hidden_RD);
 
   // d_hidden: gradient of forward's hidden; overwritten. Parameter gradients accumulate.
   void backward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& d_hidden_RD);
 
-  // The residual stream after the embedding (0) and after block i (i), as kept by forward in kTrain mode.
+  // The residual stream after the embedding (0) and after block i (i), as kept by forward in kTrain
+  // mode.
   const std::vector<Tensor>& streams() const { return streams_; }
 
-  std::vector<layers::Mixer::StateShape> state_shapes(int64_t num_sequences, int64_t max_length) const;
+  std::vector<layers::Mixer::StateShape> state_shapes(int64_t num_sequences,
+                                                      int64_t max_length) const;
 
  private:
   struct Block;
