@@ -1,0 +1,180 @@
+#include "data/sample_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "formats/indexed_dataset.h"
+#include "support/test_files.h"
+
+namespace deltatrain::data {
+namespace {
+
+using formats::IndexedDatasetWriter;
+using formats::TokenType;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+struct Row {
+  std::vector<int32_t> input_ids, labels, starts;
+};
+
+Row read_row(const SampleSource& source, int64_t sample) {
+  Row row;
+  row.input_ids.resize(static_cast<size_t>(source.seq_length()), -1);
+  row.labels.resize(static_cast<size_t>(source.seq_length()), -1);
+  source.read(sample, row.input_ids, row.labels, &row.starts);
+  return row;
+}
+
+class SampleSourceTest : public testing::Test {
+ protected:
+  // Documents of these lengths; the tokens are 0, 1, 2, ... through the file.
+  std::string write(const std::vector<int32_t>& lengths, const std::string& name = "text") {
+    IndexedDatasetWriter writer((folder_ / name).string(), TokenType::kI32);
+    int32_t next = 0;
+    for (const int32_t length : lengths) {
+      std::vector<int32_t> tokens(static_cast<size_t>(length));
+      std::iota(tokens.begin(), tokens.end(), next);
+      next += length;
+      writer.add_document(tokens);
+    }
+    writer.commit();
+    return (folder_ / name).string();
+  }
+
+  static std::unique_ptr<const SampleSource> open(const std::string& prefix, DataOrder order, int64_t seq_length,
+                                                  int64_t num_samples = 0, uint64_t seed = 0) {
+    SourceOptions options;
+    options.prefix = prefix;
+    options.order = order;
+    options.seq_length = seq_length;
+    options.num_samples = num_samples;
+    options.seed = seed;
+    return open_sample_source(options);
+  }
+
+  static std::unique_ptr<const SampleSource> open_packed(const std::string& prefix, int64_t seq_length) {
+    SourceOptions options;
+    options.prefix = prefix;
+    options.order = DataOrder::kSequential;
+    options.seq_length = seq_length;
+    options.packed = true;
+    return open_sample_source(options);
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(SampleSourceTest, SequentialGivesTheFileInOrderAndStartsAgain) {
+  const auto source = open(write({5, 3, 6}), DataOrder::kSequential, 4);
+  EXPECT_EQ(source->epoch_samples(), 3);
+  EXPECT_EQ(source->num_tokens(), 14);
+  EXPECT_THAT(read_row(*source, 1).input_ids, ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(read_row(*source, 1).labels, ElementsAre(5, 6, 7, 8));
+  EXPECT_THAT(read_row(*source, 2).labels, ElementsAre(9, 10, 11, 12));
+  EXPECT_THAT(read_row(*source, 3).input_ids, ElementsAre(0, 1, 2, 3));
+  EXPECT_EQ(source->describe(2), "sequence 2 offset 0");
+  EXPECT_FALSE(source->masks_labels());
+}
+
+// Order 7 2 9 1 0 8 4 5 6 3 of these documents and shuffled samples 3 11 2 ...: the vector of
+// megatron_order_test, followed to the tokens by hand.
+TEST_F(SampleSourceTest, MegatronFollowsTheShuffledDocuments) {
+  const auto source = open(write({5, 3, 8, 1, 7, 4, 6, 2, 9, 5}), DataOrder::kMegatron, 4, 10, 1234);
+  // Sample 3 runs from (2, 2) to (3, 1): document 9 (tokens 45 to 49) from its third, document 1 (5 to 7).
+  const Row row = read_row(*source, 0);
+  EXPECT_THAT(row.input_ids, ElementsAre(47, 48, 49, 5));
+  EXPECT_THAT(row.labels, ElementsAre(48, 49, 5, 6));
+  EXPECT_THAT(row.starts, ElementsAre(0, 3));
+  EXPECT_EQ(source->describe(0), "sequence 9 offset 2");
+  // Sample 11 runs from (8, 1) to (8, 5): document 6 (28 to 33).
+  EXPECT_THAT(read_row(*source, 1).input_ids, ElementsAre(29, 30, 31, 32));
+  EXPECT_THROW(read_row(*source, 12), ConfigError);
+}
+
+TEST_F(SampleSourceTest, PackedDocumentsTakeNoLabelFromTheNext) {
+  const auto source = open_packed(write({2, 1, 1, 3, 5}), 6);
+  const Row row = read_row(*source, 0);
+  EXPECT_THAT(row.input_ids, ElementsAre(0, 1, 2, 3, 4, 5));
+  EXPECT_THAT(row.labels, ElementsAre(1, kNoLabel, kNoLabel, kNoLabel, 5, 6));
+  EXPECT_THAT(row.starts, ElementsAre(0, 2, 3, 4));
+  EXPECT_TRUE(source->masks_labels());
+}
+
+TEST_F(SampleSourceTest, PackedRowThatEndsWithItsDocumentHasNoLastLabel) {
+  const auto source = open_packed(write({4, 4}), 4);
+  EXPECT_THAT(read_row(*source, 0).labels, ElementsAre(1, 2, 3, kNoLabel));
+  EXPECT_THAT(read_row(*source, 0).starts, ElementsAre(0));
+}
+
+TEST_F(SampleSourceTest, MasksTheLabelAfterTheEndOfDocument) {
+  SourceOptions options;
+  options.prefix = write({3, 7});
+  options.order = DataOrder::kSequential;
+  options.seq_length = 4;
+  options.eod_id = 2;
+  const auto source = open_sample_source(options);
+  EXPECT_THAT(read_row(*source, 0).labels, ElementsAre(1, 2, kNoLabel, 4));
+}
+
+TEST_F(SampleSourceTest, EveryTokenOfAnEpochOnceInAnyOrder) {
+  const auto source = open(write({5, 3, 8, 1, 7, 4, 6, 2, 9, 6}), DataOrder::kMegatron, 5, 0, 3);
+  std::vector<int32_t> inputs;
+  for (int64_t i = 0; i < source->epoch_samples(); ++i) {
+    const Row row = read_row(*source, i);
+    inputs.insert(inputs.end(), row.input_ids.begin(), row.input_ids.end());
+  }
+  std::sort(inputs.begin(), inputs.end());
+  EXPECT_EQ(std::adjacent_find(inputs.begin(), inputs.end()), inputs.end());
+  EXPECT_EQ(inputs.size(), 50U);
+}
+
+TEST_F(SampleSourceTest, FindsTheOutputOfPrepareByItsPrefix) {
+  const std::string prefix = write({9}, "corpus_text_document");
+  const std::string base = (folder_ / "corpus").string();
+  EXPECT_EQ(find_token_files(base), prefix);
+  EXPECT_EQ(find_token_files(prefix), prefix);
+  EXPECT_EQ(find_token_files(prefix + ".bin"), prefix);
+  try {
+    find_token_files((folder_ / "absent").string());
+    FAIL();
+  } catch (const FileError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("absent.idx or"));
+    EXPECT_EQ(error.code(), ExitCode::kBadInput);
+  }
+}
+
+TEST_F(SampleSourceTest, NamesATokenPastTheVocabulary) {
+  SourceOptions options;
+  options.prefix = write({5, 9});
+  options.order = DataOrder::kSequential;
+  options.seq_length = 4;
+  options.vocab_size = 8;
+  const auto source = open_sample_source(options);
+  read_row(*source, 0);
+  try {
+    read_row(*source, 1);
+    FAIL();
+  } catch (const FormatError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("text.bin: token 8 (sequence 1, position 3): expected an id below 8"));
+    EXPECT_THAT(error.what(), HasSubstr("got 8"));
+  }
+}
+
+TEST_F(SampleSourceTest, RefusesAFileShorterThanASample) {
+  try {
+    open(write({2, 2}), DataOrder::kSequential, 4);
+    FAIL();
+  } catch (const ConfigError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("expected at least seq_length + 1 = 5, got 4"));
+  }
+}
+
+}  // namespace
+}  // namespace deltatrain::data
