@@ -26,26 +26,65 @@ DeviceKind parse_device_kind(const std::string& name) {
   throw ConfigError(error_text("", "device", "cpu, cuda or reference", "\"" + name + "\""));
 }
 
+namespace {
+
+[[noreturn]] void throw_not_built(DeviceKind kind) {
+  throw UnsupportedError(error_text(std::string("device ") + device_kind_name(kind), "",
+                                    "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)",
+                                    "one without it"));
+}
+
+BackendTables planned_tables(DeviceKind planned) {
+  switch (planned) {
+    case DeviceKind::kReference:
+      return reference_tables();
+    case DeviceKind::kCpu:
+#ifdef DELTATRAIN_WITH_CPU
+      return cpu_tables();
+#else
+      throw_not_built(planned);
+#endif
+    case DeviceKind::kCuda:
+#ifdef DELTATRAIN_WITH_CUDA
+      return cuda_tables();
+#else
+      throw_not_built(planned);
+#endif
+    case DeviceKind::kPlan:
+      break;
+  }
+  throw InternalError("make_backend: a plan of a plan");
+}
+
+}  // namespace
+
 std::unique_ptr<Backend> make_backend(DeviceKind kind, const BackendOptions& options) {
   switch (kind) {
     case DeviceKind::kReference:
       return make_reference_backend();
     case DeviceKind::kPlan:
-      return make_plan_backend();
+      return make_plan_backend(planned_tables(options.planned));
     case DeviceKind::kCpu:
+#ifdef DELTATRAIN_WITH_CPU
       return make_cpu_backend(options);
+#else
+      throw_not_built(kind);
+#endif
     case DeviceKind::kCuda:
 #ifdef DELTATRAIN_WITH_CUDA
       return make_cuda_backend(options);
 #else
-      throw DeviceError("device cuda: this program was built without CUDA (configure with DELTATRAIN_CUDA=ON)");
+      throw_not_built(kind);
 #endif
   }
   throw InternalError("make_backend: unknown kind");
 }
 
 std::vector<DeviceKind> available_backends() {
-  std::vector<DeviceKind> kinds = {DeviceKind::kReference, DeviceKind::kCpu};
+  std::vector<DeviceKind> kinds = {DeviceKind::kReference};
+#ifdef DELTATRAIN_WITH_CPU
+  kinds.push_back(DeviceKind::kCpu);
+#endif
 #ifdef DELTATRAIN_WITH_CUDA
   if (cuda_device_count() > 0) kinds.push_back(DeviceKind::kCuda);
 #endif

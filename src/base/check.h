@@ -1,5 +1,5 @@
-// Guards for the program's own invariants. User input never reaches them: it is checked with the errors
-// of base/error.h. Both print the values they compared.
+// Guards for the program's own invariants. User input never reaches them: it is checked with the
+// errors of base/error.h. Both print the values they compared.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,15 @@
 namespace deltatrain {
 
 namespace internal {
-[[noreturn]] void check_failed(const char* file, int line, const char* condition, const std::string& detail);
+[[noreturn]] void check_failed(const char* file, int line, const char* condition,
+                               const std::string& detail);
 }  // namespace internal
 
 // DELTATRAIN_CHECK(condition, detail): throws InternalError in every build.
-#define DELTATRAIN_CHECK(condition, detail)                                                 \
-  do {                                                                                      \
-    if (!(condition)) ::deltatrain::internal::check_failed(__FILE__, __LINE__, #condition, detail); \
+#define DELTATRAIN_CHECK(condition, detail)                                         \
+  do {                                                                              \
+    if (!(condition))                                                               \
+      ::deltatrain::internal::check_failed(__FILE__, __LINE__, #condition, detail); \
   } while (false)
 
 #ifdef NDEBUG
@@ -34,7 +36,8 @@ template <class To, class From>
 To narrow(From value) {
   static_assert(std::is_integral_v<To> && std::is_integral_v<From>);
   if (!std::in_range<To>(value)) {
-    internal::check_failed(__FILE__, __LINE__, "narrow", "value " + std::to_string(value) + " does not fit");
+    internal::check_failed(__FILE__, __LINE__, "narrow",
+                           "value " + std::to_string(value) + " does not fit");
   }
   return static_cast<To>(value);
 }

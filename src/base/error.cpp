@@ -8,7 +8,8 @@ namespace deltatrain {
 std::string error_text(std::string_view where, std::string_view what, std::string_view expected,
                        std::string_view got) {
   std::string text;
-  const auto add = [&text](std::string_view separator, std::string_view lead, std::string_view part) {
+  const auto add = [&text](std::string_view separator, std::string_view lead,
+                           std::string_view part) {
     if (part.empty()) return;
     if (!text.empty()) text += separator;
     text += lead;
@@ -30,7 +31,8 @@ int edit_distance(std::string_view a, std::string_view b) {
   for (size_t i = 1; i < rows; ++i) {
     for (size_t j = 1; j < columns; ++j) {
       const int substitution = table[(i - 1) * columns + j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
-      int best = std::min({table[(i - 1) * columns + j] + 1, table[i * columns + j - 1] + 1, substitution});
+      int best = std::min(
+          {table[(i - 1) * columns + j] + 1, table[i * columns + j - 1] + 1, substitution});
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
         best = std::min(best, table[(i - 2) * columns + j - 2] + 1);
       }

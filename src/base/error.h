@@ -1,7 +1,7 @@
 // The exceptions of the library. Every message names where, what, expected and got, in one line.
 //
-// The command line program turns an exception into that line on stderr and the exit code below; library
-// code never prints and never exits.
+// The command line program turns an exception into that line on stderr and the exit code below;
+// library code never prints and never exits.
 #pragma once
 
 #include <stdexcept>
@@ -81,7 +81,8 @@ class NumericError : public Error {
 // A comparison or verification that did not hold.
 class CheckFailedError : public Error {
  public:
-  explicit CheckFailedError(std::string message) : Error(std::move(message), ExitCode::kCheckFailed) {}
+  explicit CheckFailedError(std::string message)
+      : Error(std::move(message), ExitCode::kCheckFailed) {}
 };
 
 // A broken invariant of this program: a bug.
@@ -94,7 +95,8 @@ class InternalError : public Error {
 std::string error_text(std::string_view where, std::string_view what, std::string_view expected,
                        std::string_view got);
 
-// The name in `candidates` nearest to `name` by edit distance, or "" if none is near enough to be meant.
+// The name in `candidates` nearest to `name` by edit distance, or "" if none is near enough to be
+// meant.
 template <class Range>
 std::string nearest_name(std::string_view name, const Range& candidates);
 

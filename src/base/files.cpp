@@ -20,7 +20,8 @@ namespace {
 }
 
 [[noreturn]] void throw_write_error(const std::filesystem::path& path, const char* what) {
-  throw FileError(path.string() + ": " + what + ": " + std::strerror(errno), ExitCode::kEnvironment);
+  throw FileError(path.string() + ": " + what + ": " + std::strerror(errno),
+                  ExitCode::kEnvironment);
 }
 
 // Opens a regular file for reading and returns its descriptor and size.
@@ -45,8 +46,8 @@ std::string read_file(const std::filesystem::path& path, int64_t max_bytes) {
   const auto [fd, size] = open_for_reading(path);
   if (static_cast<int64_t>(size) > max_bytes) {
     ::close(fd);
-    throw FileError(path.string() + ": expected at most " + std::to_string(max_bytes) + " bytes, got " +
-                        std::to_string(size),
+    throw FileError(path.string() + ": expected at most " + std::to_string(max_bytes) +
+                        " bytes, got " + std::to_string(size),
                     ExitCode::kBadInput);
   }
   std::string text(size, '\0');
@@ -85,7 +86,9 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -117,7 +120,8 @@ void AtomicFileWriter::write_at(int64_t offset, const void* data, size_t bytes) 
   const char* from = static_cast<const char*>(data);
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t count = ::pwrite(fd_, from + done, bytes - done, offset + static_cast<int64_t>(done));
+    const ssize_t count =
+        ::pwrite(fd_, from + done, bytes - done, offset + static_cast<int64_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw_write_error(temporary_, "cannot be written");
     done += static_cast<size_t>(count);

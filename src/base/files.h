@@ -14,7 +14,8 @@ namespace deltatrain {
 // FileError (bad input) when it cannot be opened or read, or is larger than max_bytes.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 40);
 
-// A read-only map of a whole file. Throws FileError (bad input). An empty file maps to an empty span.
+// A read-only map of a whole file. Throws FileError (bad input). An empty file maps to an empty
+// span.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -33,9 +34,9 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Writes to "PATH.tmp-PID", and on commit() flushes it to the disk and renames it to PATH, so that PATH is
-// never half written. Without commit() the temporary file is removed. Throws FileError with exit code 5
-// (full disk, no permission).
+// Writes to "PATH.tmp-PID", and on commit() flushes it to the disk and renames it to PATH, so that
+// PATH is never half written. Without commit() the temporary file is removed. Throws FileError with
+// exit code 5 (full disk, no permission).
 class AtomicFileWriter {
  public:
   explicit AtomicFileWriter(std::filesystem::path path);
@@ -45,7 +46,8 @@ class AtomicFileWriter {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
-  void write_at(int64_t offset, const void* data, size_t bytes);  // does not move the end of write()
+  void write_at(int64_t offset, const void* data,
+                size_t bytes);  // does not move the end of write()
   int64_t position() const { return position_; }
   void commit();
 

@@ -26,7 +26,8 @@ struct Sha256::State {
 };
 
 Sha256::Sha256() : state_(std::make_unique<State>()) {
-  DELTATRAIN_CHECK(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1, "SHA-256 is not available");
+  DELTATRAIN_CHECK(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) == 1,
+                   "SHA-256 is not available");
 }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;

@@ -32,9 +32,10 @@ RandomStream::RandomStream(uint64_t seed, std::string_view stream_name, uint64_t
       stream_(hash_text(stream_name) ^ (step * 0x9E3779B97F4A7C15ULL)) {}
 
 uint64_t RandomStream::bits(uint64_t index) const {
-  const auto words = philox4x32({static_cast<uint32_t>(index >> 1), static_cast<uint32_t>(index >> 33),
-                                 static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)},
-                                key_);
+  const auto words =
+      philox4x32({static_cast<uint32_t>(index >> 1), static_cast<uint32_t>(index >> 33),
+                  static_cast<uint32_t>(stream_), static_cast<uint32_t>(stream_ >> 32)},
+                 key_);
   const size_t half = (index & 1U) * 2;
   return (uint64_t{words[half]} << 32) | words[half + 1];
 }
@@ -44,7 +45,8 @@ double RandomStream::uniform(uint64_t index) const {
 }
 
 double RandomStream::normal(uint64_t index) const {
-  // A pair of values comes from a pair of uniforms: even indices take the cosine, odd ones the sine.
+  // A pair of values comes from a pair of uniforms: even indices take the cosine, odd ones the
+  // sine.
   const uint64_t pair = index & ~uint64_t{1};
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform(pair)));
   const double angle = 2.0 * std::numbers::pi * uniform(pair + 1);

@@ -1,14 +1,16 @@
 // Checkpoints of the native format: named tensors and counters, to disk and back. Knows no model.
 //
-//   FOLDER/latest_checkpointed_iteration.txt     the step of the newest whole checkpoint, written last
-//   FOLDER/iter_0001024/model.safetensors        weights, under their Hugging Face names
+//   FOLDER/latest_checkpointed_iteration.txt     the step of the newest whole checkpoint, written
+//   last FOLDER/iter_0001024/model.safetensors        weights, under their Hugging Face names
 //                       optimizer.safetensors    optimizer state
-//                       config.json, ...         companion files, which make the folder usable on its own
-//                       state.json               counters, and dtype, shape and checksum of every tensor
+//                       config.json, ...         companion files, which make the folder usable on
+//                       its own state.json               counters, and dtype, shape and checksum of
+//                       every tensor
 //
-// A save fills iter_0001024.tmp, flushes every file and the folder, renames it, and then replaces the
-// tracker. Killed or out of space at any moment, it leaves the tracker naming a whole checkpoint. Bytes:
-// docs/formats/native_checkpoint.md. All functions are reentrant; one folder takes one save at a time.
+// A save fills iter_0001024.tmp, flushes every file and the folder, renames it, and then replaces
+// the tracker. Killed or out of space at any moment, it leaves the tracker naming a whole
+// checkpoint. Bytes: docs/formats/native_checkpoint.md. All functions are reentrant; one folder
+// takes one save at a time.
 #pragma once
 
 #include <cstdint>
@@ -32,8 +34,9 @@ struct NamedTensor {
   Tensor tensor;  // host memory, contiguous
 };
 
-// What a run needs besides tensors. Values of `extra` are JSON texts (the caller's own: data position,
-// random state, recipe digest, matrix-product algorithms); they come back equal as JSON, not as text.
+// What a run needs besides tensors. Values of `extra` are JSON texts (the caller's own: data
+// position, random state, recipe digest, matrix-product algorithms); they come back equal as JSON,
+// not as text.
 struct CheckpointState {
   int64_t step = 0;
   int64_t consumed_samples = 0;
@@ -43,7 +46,7 @@ struct CheckpointState {
 // Optimizer tensors are named for the parameter they belong to.
 std::string exp_avg_name(std::string_view parameter);     // PARAMETER.exp_avg
 std::string exp_avg_sq_name(std::string_view parameter);  // PARAMETER.exp_avg_sq
-std::string master_name(std::string_view parameter);      // PARAMETER.master, f32 copy of a bf16 weight
+std::string master_name(std::string_view parameter);  // PARAMETER.master, f32 copy of a bf16 weight
 
 struct CompanionFile {
   std::string name;  // without folders
@@ -53,8 +56,9 @@ struct CompanionFile {
 struct SaveOptions {
   int64_t max_file_bytes = formats::kDefaultMaxShardBytes;
   std::vector<CompanionFile> companions;  // config.json, tokenizer.json, ...
-  // Called before each file is begun, with its final name; the tracker comes last. For progress, and for
-  // tests that break the disk at a chosen point. May be empty; what it throws ends the save.
+  // Called before each file is begun, with its final name; the tracker comes last. For progress,
+  // and for tests that break the disk at a chosen point. May be empty; what it throws ends the
+  // save.
   std::function<void(const std::filesystem::path& file)> before_file;
 };
 
@@ -64,16 +68,17 @@ struct SaveReport {
   double seconds = 0;
 };
 
-// Writes the checkpoint of state.step. An existing one of the same step is replaced in one exchange. Throws
-// FileError with exit code 5 when the disk is full or refuses (what was written is removed again, the tracker
-// and older checkpoints are as before), FormatError for a name given twice.
+// Writes the checkpoint of state.step. An existing one of the same step is replaced in one
+// exchange. Throws FileError with exit code 5 when the disk is full or refuses (what was written is
+// removed again, the tracker and older checkpoints are as before), FormatError for a name given
+// twice.
 SaveReport save_checkpoint(const std::filesystem::path& folder, const CheckpointState& state,
-                           std::span<const NamedTensor> model, std::span<const NamedTensor> optimizer,
-                           const SaveOptions& options = {});
+                           std::span<const NamedTensor> model,
+                           std::span<const NamedTensor> optimizer, const SaveOptions& options = {});
 
-// Removes checkpoints other than the newest `keep_last` (0: all are kept, and nothing is removed but
-// leftovers), those whose step is a multiple of keep_every (0: none) and the one that the tracker names.
-// Also removes folders that a killed save left behind. Returns the steps removed.
+// Removes checkpoints other than the newest `keep_last` (0: all are kept, and nothing is removed
+// but leftovers), those whose step is a multiple of keep_every (0: none) and the one that the
+// tracker names. Also removes folders that a killed save left behind. Returns the steps removed.
 std::vector<int64_t> prune_checkpoints(const std::filesystem::path& folder, int64_t keep_last,
                                        int64_t keep_every);
 
@@ -82,7 +87,8 @@ std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64_t step);
 
-// The step in the tracker; absent when there is no tracker. FormatError when it holds anything else.
+// The step in the tracker; absent when there is no tracker. FormatError when it holds anything
+// else.
 std::optional<int64_t> tracked_step(const std::filesystem::path& folder);
 
 struct TensorRecord {
@@ -93,13 +99,14 @@ struct TensorRecord {
   std::filesystem::path file;
 };
 
-// One checkpoint opened for reading. Opening checks that state.json is whole, that every file has its size,
-// and that the files hold exactly the tensors it lists, with their dtypes and shapes. Checksums are checked
-// when a tensor is read, or all at once by verify_checksums. Every refusal is a FormatError naming the file
-// and the tensor.
+// One checkpoint opened for reading. Opening checks that state.json is whole, that every file has
+// its size, and that the files hold exactly the tensors it lists, with their dtypes and shapes.
+// Checksums are checked when a tensor is read, or all at once by verify_checksums. Every refusal is
+// a FormatError naming the file and the tensor.
 class CheckpointReader {
  public:
-  // `path`: a run's folder, its checkpoints folder, or one iter_NNNNNNN folder (see find_checkpoint).
+  // `path`: a run's folder, its checkpoints folder, or one iter_NNNNNNN folder (see
+  // find_checkpoint).
   explicit CheckpointReader(const std::filesystem::path& path);
   CheckpointReader(CheckpointReader&&) noexcept;
   CheckpointReader& operator=(CheckpointReader&&) noexcept;
@@ -117,8 +124,8 @@ class CheckpointReader {
   void read_model(const std::string& name, const Tensor& out) const;
   void read_optimizer(const std::string& name, const Tensor& out) const;
 
-  // Reads all of `model` (and of `optimizer`), which must be exactly the stored names, dtypes and shapes:
-  // missing, extra and mis-shaped ones are listed together before anything is written.
+  // Reads all of `model` (and of `optimizer`), which must be exactly the stored names, dtypes and
+  // shapes: missing, extra and mis-shaped ones are listed together before anything is written.
   void read_all_model(std::span<const NamedTensor> model) const;
   void read_all_optimizer(std::span<const NamedTensor> optimizer) const;
 
@@ -133,16 +140,16 @@ class CheckpointReader {
   std::unique_ptr<Contents> contents_;
 };
 
-// Turns a run's folder (with checkpoints/ in it), a checkpoints folder (with the tracker in it) or an
-// iter_NNNNNNN folder into the path of one checkpoint: the one that the tracker names. FormatError when
-// there is none, naming what was looked for.
+// Turns a run's folder (with checkpoints/ in it), a checkpoints folder (with the tracker in it) or
+// an iter_NNNNNNN folder into the path of one checkpoint: the one that the tracker names.
+// FormatError when there is none, naming what was looked for.
 std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 
 // Whether find_checkpoint could succeed: a tracker or a state.json is there.
 bool is_native_checkpoint(const std::filesystem::path& path);
 
-// The newest checkpoint of the folder that passes every check, checksums included. Reasons why newer ones
-// were passed over go into `problems`, one line each.
+// The newest checkpoint of the folder that passes every check, checksums included. Reasons why
+// newer ones were passed over go into `problems`, one line each.
 std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder,
                                                              std::vector<std::string>* problems);
 

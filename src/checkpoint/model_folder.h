@@ -1,6 +1,6 @@
-// The weights of a model on disk, whichever way they lie there: a native checkpoint (a run's folder, its
-// checkpoints folder or one iteration), or a Hugging Face folder (one safetensors file, or several with an
-// index).
+// The weights of a model on disk, whichever way they lie there: a native checkpoint (a run's
+// folder, its checkpoints folder or one iteration), or a Hugging Face folder (one safetensors file,
+// or several with an index).
 #pragma once
 
 #include <filesystem>
@@ -15,8 +15,8 @@
 
 namespace deltatrain::checkpoint {
 
-// A second name for a parameter, as lm_head.weight is for model.embeddings.weight in a model with a tied
-// head. A file may hold either name, or both with the same bytes; different bytes are refused.
+// A second name for a parameter, as lm_head.weight is for model.embeddings.weight in a model with a
+// tied head. A file may hold either name, or both with the same bytes; different bytes are refused.
 struct TiedName {
   std::string copy;
   std::string original;
@@ -41,8 +41,9 @@ class ModelFolder {
   const formats::StoredTensor& tensor(const std::string& name) const;
   const std::filesystem::path& file_of(const std::string& name) const;
 
-  // Reads every parameter, converting floating dtypes. Names and shapes have to agree in both directions:
-  // missing, extra and mis-shaped tensors are listed together in one FormatError before anything is written.
+  // Reads every parameter, converting floating dtypes. Names and shapes have to agree in both
+  // directions: missing, extra and mis-shaped tensors are listed together in one FormatError before
+  // anything is written.
   void read_all(std::span<const NamedTensor> parameters, std::span<const TiedName> ties = {}) const;
 
  private:

@@ -60,8 +60,18 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Throws ConfigError, "WHERE: model.KEY: expected ..., got ...", for the first value that no model can have
-// or that this program does not do (refused by name). `where` is a file name or "".
+// A value that no model can have, or one that contradicts another.
+struct ConfigProblem {
+  std::string key;       // "num_heads", "attn.layers"
+  std::string expected;
+  std::string got;
+};
+
+// The first problem, in the order of the fields.
+std::optional<ConfigProblem> find_problem(const ModelConfig& config);
+
+// Throws ConfigError, "WHERE: model.KEY: expected ..., got ...", for find_problem()'s finding.
+// `where` is a file name or "".
 void validate(const ModelConfig& config, const std::string& where);
 
 // Exact number of parameters, tied embeddings counted once.
@@ -69,7 +79,7 @@ int64_t count_parameters(const ModelConfig& config);
 
 // Model FLOPs of forward and backward per trained token at this sequence length, multiply-add = 2, counted
 // from the shapes: dense products three times (forward, dx, dW), delta rule and attention as
-// docs/maths/flops.md lists them. Recomputation is not counted.
+// docs/maths/flops.md lists them.
 double count_flops_per_token(const ModelConfig& config, int64_t seq_length);
 
 }  // namespace deltatrain

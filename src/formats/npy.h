@@ -8,8 +8,8 @@
 
 namespace deltatrain::formats {
 
-// Maps the file. Takes little-endian f32, f64, i32, i64, u16 and u8 in C order with at most 5 axes; anything
-// else, and a size that disagrees with the header, is a FormatError naming the file.
+// Maps the file. Takes little-endian f32, f64, i32, i64, u16 and u8 in C order with at most 5 axes;
+// anything else, and a size that disagrees with the header, is a FormatError naming the file.
 class NpyFile {
  public:
   explicit NpyFile(const std::filesystem::path& path);

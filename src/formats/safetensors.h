@@ -1,9 +1,10 @@
-// safetensors: named tensors in one file, or in several with an index. Bytes: docs/formats/safetensors.md.
+// safetensors: named tensors in one file, or in several with an index. Bytes:
+// docs/formats/safetensors.md.
 //
-// Reading maps the file and copies nothing. Everything that the header claims is checked before it is
-// used or anything is allocated for it: its length, the depth and types of its JSON, duplicate names,
-// dtypes, overflowing shapes, and that the tensors cover the data exactly, without holes or overlaps.
-// Every refusal is a FormatError that names the file and the tensor.
+// Reading maps the file and copies nothing. Everything that the header claims is checked before it
+// is used or anything is allocated for it: its length, the depth and types of its JSON, duplicate
+// names, dtypes, overflowing shapes, and that the tensors cover the data exactly, without holes or
+// overlaps. Every refusal is a FormatError that names the file and the tensor.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +24,8 @@
 
 namespace deltatrain::formats {
 
-// A tensor inside a mapped file. The bytes are little-endian and row-major; a file of another writer may
-// hold them at any alignment, so read elements through read_tensor or memcpy.
+// A tensor inside a mapped file. The bytes are little-endian and row-major; a file of another
+// writer may hold them at any alignment, so read elements through read_tensor or memcpy.
 struct StoredTensor {
   DType dtype = DType::kF32;
   Shape shape;
@@ -50,8 +51,9 @@ class SafetensorsFile {
 };
 
 // All tensors of a folder under one stem: STEM.safetensors, or the files that
-// STEM.safetensors.index.json lists. An index that disagrees with its files is refused: a tensor that it
-// lists in a file without it, a tensor of a file that it does not list, a file name with a folder in it.
+// STEM.safetensors.index.json lists. An index that disagrees with its files is refused: a tensor
+// that it lists in a file without it, a tensor of a file that it does not list, a file name with a
+// folder in it.
 class SafetensorsFolder {
  public:
   // Also takes the path of one .safetensors file.
@@ -85,16 +87,17 @@ struct TensorSpec {
   int64_t num_bytes() const { return shape.num_elements() * dtype_bytes(dtype); }
 };
 
-// Writes one file. The header is known from the start, so tensors may be written in any order and in
-// pieces, straight from where they are. The layout is the reference writer's, byte for byte: wider dtypes
-// first, then names in byte order, header padded with spaces to 8 bytes.
+// Writes one file. The header is known from the start, so tensors may be written in any order and
+// in pieces, straight from where they are. The layout is the reference writer's, byte for byte:
+// wider dtypes first, then names in byte order, header padded with spaces to 8 bytes.
 class SafetensorsWriter {
  public:
   // FormatError for a name given twice.
   SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
                     const Metadata& metadata = {{"format", "pt"}});
 
-  // Bytes [offset, offset + bytes) of a tensor. Every byte has to be written exactly once before commit().
+  // Bytes [offset, offset + bytes) of a tensor. Every byte has to be written exactly once before
+  // commit().
   void write(const std::string& name, int64_t offset, const void* data, int64_t bytes);
   // The whole of a contiguous host tensor whose dtype and shape are those announced.
   void write(const std::string& name, const Tensor& tensor);
@@ -123,8 +126,8 @@ class SafetensorsWriter {
 constexpr int64_t kDefaultMaxShardBytes = 5'000'000'000;
 
 // Writes STEM.safetensors, or, when the tensors exceed max_shard_bytes together, numbered files and
-// STEM.safetensors.index.json. Files are filled in the order of the specs; a tensor larger than the limit
-// gets a file of its own. Files appear at commit(), the index last.
+// STEM.safetensors.index.json. Files are filled in the order of the specs; a tensor larger than the
+// limit gets a file of its own. Files appear at commit(), the index last.
 class SafetensorsFolderWriter {
  public:
   SafetensorsFolderWriter(std::filesystem::path folder, std::string_view stem,
@@ -147,8 +150,9 @@ class SafetensorsFolderWriter {
   std::map<std::string, SafetensorsWriter*> writer_of_;
 };
 
-// Copies a stored tensor into a contiguous host tensor of the same shape, converting between f64, f32, bf16
-// and f16 where the dtypes differ. `where` and `name` go into the ShapeError for anything else.
+// Copies a stored tensor into a contiguous host tensor of the same shape, converting between f64,
+// f32, bf16 and f16 where the dtypes differ. `where` and `name` go into the ShapeError for anything
+// else.
 void read_tensor(const StoredTensor& stored, const Tensor& out, const std::string& where,
                  const std::string& name);
 

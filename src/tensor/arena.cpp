@@ -26,7 +26,8 @@ Arena::Arena(MemoryResource& resource, size_t bytes)
 void Arena::check_room(size_t wanted) {
   if (bottom_ + top_ + wanted > capacity_) {
     throw DeviceError("arena: expected room for " + std::to_string(wanted) + " bytes, got " +
-                      std::to_string(capacity_ - bottom_ - top_) + " of " + std::to_string(capacity_));
+                      std::to_string(capacity_ - bottom_ - top_) + " of " +
+                      std::to_string(capacity_));
   }
 }
 

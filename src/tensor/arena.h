@@ -1,9 +1,9 @@
 // Arena: one block used from both ends, planned before the first step.
 //
-// Tensors that live from forward to backward are taken from the bottom (save), short-lived ones from the
-// top (scratch). Both ends are stacks: a Scope gives back what was taken since it was opened. An arena
-// without memory (the planning form) hands out addresses that must not be read and records the peak, so
-// running the real step once on it tells how large the block has to be.
+// Tensors that live from forward to backward are taken from the bottom (save), short-lived ones
+// from the top (scratch). Both ends are stacks: a Scope gives back what was taken since it was
+// opened. An arena without memory (the planning form) hands out addresses that must not be read and
+// records the peak, so running the real step once on it tells how large the block has to be.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Arena {
   Tensor scratch(DType dtype, const Shape& shape);
 
   bool is_planning() const { return buffer_.data() == nullptr; }
-  size_t peak_bytes() const { return peak_; }        // largest sum of both ends so far
+  size_t peak_bytes() const { return peak_; }  // largest sum of both ends so far
   size_t peak_saved_bytes() const { return peak_saved_; }
   size_t capacity_bytes() const { return capacity_; }
 

@@ -15,7 +15,8 @@ class HostMemory final : public MemoryResource {
     const size_t padded = (bytes + 255) / 256 * 256;
     void* data = std::aligned_alloc(256, padded == 0 ? 256 : padded);
     if (data == nullptr) {
-      throw DeviceError("host memory: expected " + std::to_string(bytes) + " free bytes, got fewer");
+      throw DeviceError("host memory: expected " + std::to_string(bytes) +
+                        " free bytes, got fewer");
     }
     return data;
   }
@@ -49,8 +50,10 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
 }
 
 Tensor Buffer::tensor(DType dtype, const Shape& shape, size_t offset_bytes) const {
-  const size_t needed = offset_bytes + static_cast<size_t>(shape.num_elements() * dtype_bytes(dtype));
-  DELTATRAIN_CHECK(needed <= bytes_, std::to_string(needed) + " bytes wanted of " + std::to_string(bytes_));
+  const size_t needed =
+      offset_bytes + static_cast<size_t>(shape.num_elements() * dtype_bytes(dtype));
+  DELTATRAIN_CHECK(needed <= bytes_,
+                   std::to_string(needed) + " bytes wanted of " + std::to_string(bytes_));
   return Tensor(static_cast<char*>(data_) + offset_bytes, dtype, shape);
 }
 

@@ -13,7 +13,8 @@ class Shape {
   static constexpr int kMaxRank = 5;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> sizes);  // NOLINT(google-explicit-constructor): {B, T, D} reads best
+  Shape(std::initializer_list<int64_t>
+            sizes);  // NOLINT(google-explicit-constructor): {B, T, D} reads best
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return sizes_[static_cast<size_t>(axis)]; }

@@ -4,7 +4,8 @@
 
 namespace deltatrain {
 
-Tensor::Tensor(void* data, DType dtype, const Shape& shape) : data_(data), dtype_(dtype), shape_(shape) {
+Tensor::Tensor(void* data, DType dtype, const Shape& shape)
+    : data_(data), dtype_(dtype), shape_(shape) {
   int64_t stride = 1;
   for (int axis = shape.rank() - 1; axis >= 0; --axis) {
     strides_[static_cast<size_t>(axis)] = stride;
@@ -22,8 +23,9 @@ bool Tensor::is_contiguous() const {
 }
 
 Tensor Tensor::rows(int64_t begin, int64_t end) const {
-  DELTATRAIN_CHECK(rank() >= 1 && 0 <= begin && begin <= end && end <= size(0),
-                   "rows " + std::to_string(begin) + ".." + std::to_string(end) + " of " + describe(*this));
+  DELTATRAIN_CHECK(
+      rank() >= 1 && 0 <= begin && begin <= end && end <= size(0),
+      "rows " + std::to_string(begin) + ".." + std::to_string(end) + " of " + describe(*this));
   Tensor part = *this;
   part.shape_ = Shape{end - begin};
   for (int axis = 1; axis < rank(); ++axis) part.shape_.append(size(axis));
@@ -32,8 +34,9 @@ Tensor Tensor::rows(int64_t begin, int64_t end) const {
 }
 
 Tensor Tensor::columns(int64_t begin, int64_t end) const {
-  DELTATRAIN_CHECK(rank() >= 1 && 0 <= begin && begin <= end && end <= size(rank() - 1),
-                   "columns " + std::to_string(begin) + ".." + std::to_string(end) + " of " + describe(*this));
+  DELTATRAIN_CHECK(
+      rank() >= 1 && 0 <= begin && begin <= end && end <= size(rank() - 1),
+      "columns " + std::to_string(begin) + ".." + std::to_string(end) + " of " + describe(*this));
   Tensor part = *this;
   part.shape_ = Shape{};
   for (int axis = 0; axis + 1 < rank(); ++axis) part.shape_.append(size(axis));
@@ -62,8 +65,8 @@ Tensor Tensor::reshape(const Shape& shape) const {
 }
 
 void Tensor::check_dtype(DType wanted) const {
-  DELTATRAIN_CHECK(dtype_ == wanted,
-                   "tensor holds " + describe(*this) + ", read as " + std::string(dtype_name(wanted)));
+  DELTATRAIN_CHECK(dtype_ == wanted, "tensor holds " + describe(*this) + ", read as " +
+                                         std::string(dtype_name(wanted)));
 }
 
 std::string describe(const Tensor& tensor) {

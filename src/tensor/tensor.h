@@ -1,8 +1,8 @@
 // Tensor: a small, trivially copyable, non-owning view of elements in host or device memory.
 // View<T>: the same with the element type in the type, for loops on the host.
 //
-// The last axis is contiguous. Other axes have strides, so that a column range of a [R, width] matrix is a
-// Tensor too (the parts of a merged projection).
+// The last axis is contiguous. Other axes have strides, so that a column range of a [R, width]
+// matrix is a Tensor too (the parts of a merged projection).
 #pragma once
 
 #include <array>
@@ -98,8 +98,10 @@ View<T>::View(T* data, const Shape& shape) : data_(data), shape_(shape) {
 
 template <class T>
 View<T>::View(const Tensor& tensor)
-    : data_(tensor.defined() ? tensor.data<std::remove_const_t<T>>() : nullptr), shape_(tensor.shape()) {
-  for (int axis = 0; axis < tensor.rank(); ++axis) strides_[static_cast<size_t>(axis)] = tensor.stride(axis);
+    : data_(tensor.defined() ? tensor.data<std::remove_const_t<T>>() : nullptr),
+      shape_(tensor.shape()) {
+  for (int axis = 0; axis < tensor.rank(); ++axis)
+    strides_[static_cast<size_t>(axis)] = tensor.stride(axis);
 }
 
 }  // namespace deltatrain

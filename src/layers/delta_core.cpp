@@ -1,0 +1,223 @@
+#include "layers/delta_core.h"
+
+#include <cmath>
+
+#include "base/check.h"
+#include "ops/l2_norm.h"
+#include "ops/rms_norm.h"
+#include "ops/short_conv.h"
+
+namespace deltatrain::layers {
+
+DeltaCore::DeltaCore(ParameterBuilder& builder, const std::string& prefix,
+                     const DeltaCoreConfig& config, Init a_init, double a_low)
+    : config_(config) {
+  const int64_t key_dim = config.num_heads * config.head_k;
+  const auto conv = [&](const char* name, int64_t channels) {
+    return ParameterInfo{.name = prefix + name,
+                         .checkpoint_shape = {channels, 1, config.conv_size},
+                         .storage = Storage::kMaster};
+  };
+  qk_conv_ =
+      builder.add_group({conv("q_conv1d.weight", key_dim), conv("k_conv1d.weight", key_dim)});
+  v_conv_ = builder.add(conv("v_conv1d.weight", config.v_width()));
+  a_log_ = builder.add({.name = prefix + "A_log",
+                        .checkpoint_shape = {config.num_v_heads},
+                        .init = a_init,
+                        .init_low = a_low,
+                        .storage = Storage::kMaster});
+  dt_bias_ = builder.add({.name = prefix + "dt_bias",
+                          .checkpoint_shape = {config.num_v_heads * config.gate_k},
+                          .init = Init::kInverseSoftplus,
+                          .storage = Storage::kMaster});
+  dt_bias_.shape = {config.num_v_heads, config.gate_k};
+  o_norm_ = builder.add({.name = prefix + "o_norm.weight",
+                         .checkpoint_shape = {config.head_v},
+                         .init = Init::kOne,
+                         .storage = Storage::kMaster});
+}
+
+void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
+                        const LayerState* state) {
+  const int64_t R = pass.num_rows();
+  const int64_t H = config_.num_heads, G = config_.num_v_heads, K = config_.head_k,
+                V = config_.head_v;
+  const DType statistics = pass.context.statistics_dtype();
+
+  q_RHK_ = pass.save_activation({R, H, K});
+  k_RHK_ = pass.save_activation({R, H, K});
+  q_inv_norm_RH_ = pass.save(statistics, {R, H});
+  k_inv_norm_RH_ = pass.save(statistics, {R, H});
+  v_RX_ = pass.save_activation({R, G * V});
+  g_RGK_ = pass.save(statistics, {R, G, config_.gate_k});
+  beta_RG_ = pass.save(statistics, {R, G});
+  o_RGV_ = pass.save_activation({R, G, V});
+  inv_rms_RG_ = pass.save(statistics, {R, G});
+  {
+    const Arena::ScratchScope scope(*pass.context.arena);
+    const Tensor qk_RX = pass.scratch_activation({R, 2 * H * K});
+    ops::ShortConvForward conv{.x_RX = in.qk_RX,
+                               .weight_XW = pass.weight(qk_conv_),
+                               .sequences = pass.sequences,
+                               .y_RX = qk_RX};
+    if (state != nullptr) conv.initial_history_SWX = conv.final_history_SWX = state->qk_history_SWX;
+    ops::short_conv_forward(pass.context, conv);
+    ops::l2_norm_forward(pass.context, {.x_RHK = qk_RX.columns(0, H * K).split_last(H, K),
+                                        .y_RHK = q_RHK_,
+                                        .inv_norm_RH = q_inv_norm_RH_});
+    ops::l2_norm_forward(pass.context, {.x_RHK = qk_RX.columns(H * K, 2 * H * K).split_last(H, K),
+                                        .y_RHK = k_RHK_,
+                                        .inv_norm_RH = k_inv_norm_RH_});
+  }
+  ops::ShortConvForward conv{.x_RX = in.v_RX,
+                             .weight_XW = pass.weight(v_conv_),
+                             .sequences = pass.sequences,
+                             .y_RX = v_RX_};
+  if (state != nullptr) conv.initial_history_SWX = conv.final_history_SWX = state->v_history_SWX;
+  ops::short_conv_forward(pass.context, conv);
+
+  ops::delta_gate_forward(pass.context, {.a_RGK = in.a_RX.split_last(G, config_.gate_k),
+                                         .b_RG = in.b_RG,
+                                         .A_log_G = pass.weight(a_log_),
+                                         .dt_bias_GK = pass.weight(dt_bias_),
+                                         .g_RGK = g_RGK_,
+                                         .beta_RG = beta_RG_,
+                                         .form = config_.decay,
+                                         .lower_bound = config_.lower_bound,
+                                         .beta_scale = config_.beta_scale});
+
+  ops::GatedDeltaRuleForward rule{.q_RHK = q_RHK_,
+                                  .k_RHK = k_RHK_,
+                                  .v_RGV = v_RX_.split_last(G, V),
+                                  .g_RGK = g_RGK_,
+                                  .beta_RG = beta_RG_,
+                                  .sequences = pass.sequences,
+                                  .o_RGV = o_RGV_,
+                                  .scale = 1 / std::sqrt(static_cast<double>(K))};
+  if (state != nullptr) rule.initial_state_SGKV = rule.final_state_SGKV = state->recurrent_SGKV;
+  delta_saved_ = Tensor();
+  if (pass.mode == Pass::Mode::kTrain) {
+    delta_saved_ = pass.save(DType::kU8, {ops::gated_delta_rule_saved_bytes(pass.context, rule)});
+    rule.saved = delta_saved_;
+  }
+  ops::gated_delta_rule_forward(pass.context, rule);
+
+  const Tensor y_RGV = y_RX.split_last(G, V);
+  if (config_.output_gate == DeltaCoreConfig::OutputGate::kNone) {
+    ops::rms_norm_forward(pass.context, {.x_RD = o_RGV_.reshape({R * G, V}),
+                                         .weight_D = pass.weight(o_norm_),
+                                         .y_RD = y_RX.reshape({R * G, V}),
+                                         .inv_rms_R = inv_rms_RG_.reshape({R * G}),
+                                         .eps = config_.norm_eps});
+  } else {
+    ops::gated_rms_norm_forward(
+        pass.context, {.o_RGV = o_RGV_,
+                       .gate_RGV = in.z_RX.split_last(G, V),
+                       .weight_V = pass.weight(o_norm_),
+                       .y_RGV = y_RGV,
+                       .inv_rms_RG = inv_rms_RG_,
+                       .eps = config_.norm_eps,
+                       .activation = config_.output_gate == DeltaCoreConfig::OutputGate::kSilu
+                                         ? ops::GateActivation::kSilu
+                                         : ops::GateActivation::kSigmoid});
+  }
+}
+
+void DeltaCore::backward(const Pass& pass, const Tensor& dy_RX, const Inputs& in,
+                         const Inputs& d_in) {
+  const int64_t R = pass.num_rows();
+  const int64_t H = config_.num_heads, G = config_.num_v_heads, K = config_.head_k,
+                V = config_.head_v;
+  const DType statistics = pass.context.statistics_dtype();
+  const Arena::ScratchScope scope(*pass.context.arena);
+
+  const Tensor do_RGV = pass.scratch_activation({R, G, V});
+  if (config_.output_gate == DeltaCoreConfig::OutputGate::kNone) {
+    ops::rms_norm_backward(pass.context, {.dy_RD = dy_RX.reshape({R * G, V}),
+                                          .sum_RD = o_RGV_.reshape({R * G, V}),
+                                          .weight_D = pass.weight(o_norm_),
+                                          .inv_rms_R = inv_rms_RG_.reshape({R * G}),
+                                          .dx_RD = do_RGV.reshape({R * G, V}),
+                                          .dweight_D = pass.gradient(o_norm_)});
+  } else {
+    ops::gated_rms_norm_backward(
+        pass.context, {.dy_RGV = dy_RX.split_last(G, V),
+                       .o_RGV = o_RGV_,
+                       .gate_RGV = in.z_RX.split_last(G, V),
+                       .weight_V = pass.weight(o_norm_),
+                       .inv_rms_RG = inv_rms_RG_,
+                       .do_RGV = do_RGV,
+                       .dgate_RGV = d_in.z_RX.split_last(G, V),
+                       .dweight_V = pass.gradient(o_norm_),
+                       .activation = config_.output_gate == DeltaCoreConfig::OutputGate::kSilu
+                                         ? ops::GateActivation::kSilu
+                                         : ops::GateActivation::kSigmoid});
+  }
+
+  const Tensor dq_RHK = pass.scratch_activation({R, H, K});
+  const Tensor dk_RHK = pass.scratch_activation({R, H, K});
+  const Tensor dv_RX = pass.scratch_activation({R, G * V});
+  const Tensor dg_RGK = pass.context.arena->scratch(statistics, {R, G, config_.gate_k});
+  const Tensor dbeta_RG = pass.context.arena->scratch(statistics, {R, G});
+  ops::gated_delta_rule_backward(pass.context, {.do_RGV = do_RGV,
+                                                .q_RHK = q_RHK_,
+                                                .k_RHK = k_RHK_,
+                                                .v_RGV = v_RX_.split_last(G, V),
+                                                .g_RGK = g_RGK_,
+                                                .beta_RG = beta_RG_,
+                                                .sequences = pass.sequences,
+                                                .saved = delta_saved_,
+                                                .dq_RHK = dq_RHK,
+                                                .dk_RHK = dk_RHK,
+                                                .dv_RGV = dv_RX.split_last(G, V),
+                                                .dg_RGK = dg_RGK,
+                                                .dbeta_RG = dbeta_RG,
+                                                .scale = 1 / std::sqrt(static_cast<double>(K))});
+
+  ops::delta_gate_backward(pass.context, {.dg_RGK = dg_RGK,
+                                          .dbeta_RG = dbeta_RG,
+                                          .a_RGK = in.a_RX.split_last(G, config_.gate_k),
+                                          .b_RG = in.b_RG,
+                                          .A_log_G = pass.weight(a_log_),
+                                          .dt_bias_GK = pass.weight(dt_bias_),
+                                          .da_RGK = d_in.a_RX.split_last(G, config_.gate_k),
+                                          .db_RG = d_in.b_RG,
+                                          .dA_log_G = pass.gradient(a_log_),
+                                          .ddt_bias_GK = pass.gradient(dt_bias_),
+                                          .form = config_.decay,
+                                          .lower_bound = config_.lower_bound,
+                                          .beta_scale = config_.beta_scale});
+
+  ops::short_conv_backward(pass.context, {.dy_RX = dv_RX,
+                                          .x_RX = in.v_RX,
+                                          .weight_XW = pass.weight(v_conv_),
+                                          .sequences = pass.sequences,
+                                          .dx_RX = d_in.v_RX,
+                                          .dweight_XW = pass.gradient(v_conv_)});
+  const Tensor dqk_RX = pass.scratch_activation({R, 2 * H * K});
+  ops::l2_norm_backward(pass.context, {.dy_RHK = dq_RHK,
+                                       .y_RHK = q_RHK_,
+                                       .inv_norm_RH = q_inv_norm_RH_,
+                                       .dx_RHK = dqk_RX.columns(0, H * K).split_last(H, K)});
+  ops::l2_norm_backward(pass.context,
+                        {.dy_RHK = dk_RHK,
+                         .y_RHK = k_RHK_,
+                         .inv_norm_RH = k_inv_norm_RH_,
+                         .dx_RHK = dqk_RX.columns(H * K, 2 * H * K).split_last(H, K)});
+  ops::short_conv_backward(pass.context, {.dy_RX = dqk_RX,
+                                          .x_RX = in.qk_RX,
+                                          .weight_XW = pass.weight(qk_conv_),
+                                          .sequences = pass.sequences,
+                                          .dx_RX = d_in.qk_RX,
+                                          .dweight_XW = pass.gradient(qk_conv_)});
+}
+
+Mixer::StateShape DeltaCore::state_shape(int64_t num_sequences) const {
+  return {.recurrent = {num_sequences, config_.num_v_heads, config_.head_k, config_.head_v},
+          .qk_history = {num_sequences, config_.conv_size - 1, config_.qk_width()},
+          .v_history = {num_sequences, config_.conv_size - 1, config_.v_width()},
+          .k_cache = {},
+          .v_cache = {}};
+}
+
+}  // namespace deltatrain::layers

@@ -1,0 +1,239 @@
+#include "model/training_step.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "loss/lm_head.h"
+#include "ops/linear.h"
+
+namespace deltatrain {
+
+using layers::Pass;
+
+namespace {
+
+Context with_arena(const Context& context, Arena* arena) {
+  Context copy = context;
+  copy.arena = arena;
+  return copy;
+}
+
+layers::ParameterStore::Gradients gradients_for(TrainingStep::Purpose purpose) {
+  const bool needed =
+      purpose == TrainingStep::Purpose::kTrain || purpose == TrainingStep::Purpose::kGradients;
+  return needed ? layers::ParameterStore::Gradients::kAllocate
+                : layers::ParameterStore::Gradients::kNone;
+}
+
+optim::FlatParameters flat_parameters(const layers::ParameterStore& store) {
+  optim::FlatParameters flat{store.flat_master(), store.flat_compute(), store.flat_gradient(), {}};
+  for (const layers::ParameterInfo& info : store.infos()) {
+    flat.ranges.push_back({info.name, info.checkpoint_shape, info.offset});
+  }
+  return flat;
+}
+
+}  // namespace
+
+TrainingStep::TrainingStep(const Context& context, const ModelConfig& model,
+                           const OptimizerConfig& optimizer, const BatchShape& shape,
+                           int64_t arena_bytes, Purpose purpose)
+    : context_(context),
+      arena_(context.device->kind() == DeviceKind::kPlan
+                 ? Arena()
+                 : Arena(context.device->memory(), static_cast<size_t>(arena_bytes))),
+      model_(model),
+      shape_(shape),
+      purpose_(purpose),
+      parameters_(context, model_.parameters().infos(), model_.parameters().num_elements(),
+                  gradients_for(purpose)) {
+  context_ = with_arena(context, &arena_);
+  MemoryResource& memory = context_.device->memory();
+  ids_ = Buffer(memory, static_cast<size_t>(shape.num_rows) * sizeof(int32_t));
+  labels_ = Buffer(memory, static_cast<size_t>(shape.num_rows) * sizeof(int32_t));
+  offsets_ = Buffer(memory, static_cast<size_t>(shape.num_sequences + 1) * sizeof(int32_t));
+  loss_sum_ = Buffer(memory, sizeof(double));
+  if (purpose == Purpose::kTrain) {
+    optimizer_ = std::make_unique<optim::Optimizer>(context_, flat_parameters(parameters_),
+                                                    optimizer, model.family);
+  }
+}
+
+TrainingStep::~TrainingStep() = default;
+
+MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig& model,
+                              const BatchShape& shape, Purpose purpose) {
+  TrainingStep step(planning_context, model, OptimizerConfig{}, shape, 0, purpose);
+  // Any split of the rows into sequences takes at most as much as this one: equal lengths, rounded
+  // up.
+  std::vector<int32_t> offsets;
+  for (int64_t s = 0; s <= shape.num_sequences; ++s) {
+    offsets.push_back(narrow<int32_t>(shape.num_rows * s / shape.num_sequences));
+  }
+  const std::vector<int32_t> rows(static_cast<size_t>(shape.num_rows), 0);
+  const TokenBatch batch{.ids = rows, .labels = rows, .offsets = offsets};
+  MemoryPlan plan;
+  if (purpose == Purpose::kTrain) {
+    step.begin();
+    step.accumulate(batch, 1);
+    step.update(0, 1);
+    plan.optimizer = step.optimizer_->num_bytes();
+  }
+  if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) {
+    step.evaluate(batch);
+  } else {
+    step.forward_backward(batch, 1, nullptr);
+  }
+  const Tensor gradient = step.parameters_.flat_gradient();
+  if (gradient.defined()) plan.gradients = gradient.num_bytes();
+  plan.parameters = step.parameters_.num_bytes() - plan.gradients;
+  plan.saved_activations = static_cast<int64_t>(step.arena_.peak_saved_bytes());
+  plan.scratch = static_cast<int64_t>(step.arena_.peak_bytes()) - plan.saved_activations;
+  plan.batch = static_cast<int64_t>(step.ids_.num_bytes() + step.labels_.num_bytes() +
+                                    step.offsets_.num_bytes() + step.loss_sum_.num_bytes());
+  return plan;
+}
+
+ops::Sequences TrainingStep::upload(const TokenBatch& batch) {
+  const auto rows = static_cast<int64_t>(batch.ids.size());
+  const auto sequences = static_cast<int64_t>(batch.offsets.size()) - 1;
+  DELTATRAIN_CHECK(rows <= shape_.num_rows && sequences <= shape_.num_sequences,
+                   std::to_string(rows) + " rows in " + std::to_string(sequences) +
+                       " sequences, planned for " + std::to_string(shape_.num_rows) + " in " +
+                       std::to_string(shape_.num_sequences));
+  Device& device = *context_.device;
+  device.copy_to_device(ids_.data(), batch.ids.data(), batch.ids.size_bytes());
+  if (!batch.labels.empty())
+    device.copy_to_device(labels_.data(), batch.labels.data(), batch.labels.size_bytes());
+  device.copy_to_device(offsets_.data(), batch.offsets.data(), batch.offsets.size_bytes());
+  return {.offsets = batch.offsets,
+          .device_offsets = offsets_.tensor(DType::kI32, {sequences + 1})};
+}
+
+void TrainingStep::begin() {
+  optimizer_->zero_gradients(context_);
+  context_.device->fill_zero(loss_sum_.data(), sizeof(double));
+}
+
+void TrainingStep::accumulate(const TokenBatch& batch, double grad_scale) {
+  forward_backward(batch, grad_scale, nullptr);
+}
+
+void TrainingStep::forward_backward(const TokenBatch& batch, double grad_scale, Trace* trace) {
+  const Arena::SaveScope save_scope(arena_);
+  const Arena::ScratchScope scope(arena_);
+  const Pass pass{.context = context_, .parameters = parameters_, .sequences = upload(batch)};
+  const int64_t R = pass.num_rows(), D = model_.config().hidden_size;
+  const bool with_gradients = parameters_.flat_gradient().defined();
+  const Tensor ids_R = ids_.tensor(DType::kI32, {R});
+  const Tensor d_hidden_RD = pass.scratch_activation({R, D});
+  {
+    const Arena::ScratchScope head_scope(arena_);
+    const Tensor hidden_RD = pass.scratch_activation({R, D});
+    model_.forward(pass, ids_R, hidden_RD);
+    if (trace != nullptr) {
+      for (const Tensor& stream_RD : model_.streams())
+        trace->streams.push_back(to_host(context_, stream_RD));
+      trace->logits = head_logits(hidden_RD);
+    }
+    loss::LmHeadLoss head{.hidden_RD = hidden_RD,
+                          .weight_ND = pass.weight(model_.head()),
+                          .labels_R = labels_.tensor(DType::kI32, {R}),
+                          .loss_sum = static_cast<double*>(loss_sum_.data()),
+                          .grad_scale = grad_scale,
+                          .chunk_rows = shape_.loss_chunk_rows};
+    if (with_gradients) {
+      head.d_hidden_RD = d_hidden_RD;
+      head.d_weight_ND = pass.gradient(model_.head());
+    }
+    loss::lm_head_loss(context_, head);
+  }
+  if (with_gradients) model_.backward(pass, ids_R, d_hidden_RD);
+}
+
+std::vector<double> TrainingStep::head_logits(const Tensor& hidden_RD) {
+  const int64_t R = hidden_RD.size(0), N = model_.config().vocab_size;
+  const int64_t chunk = loss::default_chunk_rows(context_, R, N);
+  std::vector<double> logits;
+  logits.reserve(static_cast<size_t>(R * N));
+  const Arena::ScratchScope scope(arena_);
+  const Tensor logits_RN = arena_.scratch(context_.activation_dtype, {chunk, N});
+  for (int64_t begin = 0; begin < R; begin += chunk) {
+    const int64_t end = std::min(R, begin + chunk);
+    const Tensor part_RN = logits_RN.rows(0, end - begin);
+    ops::linear_forward(context_, {.x_RD = hidden_RD.rows(begin, end),
+                                   .weight_XD = parameters_.value(model_.head()),
+                                   .y_RX = part_RN});
+    const std::vector<double> part = to_host(context_, part_RN);
+    logits.insert(logits.end(), part.begin(), part.end());
+  }
+  return logits;
+}
+
+TrainingStep::Trace TrainingStep::trace(const TokenBatch& batch, double grad_scale) {
+  DELTATRAIN_CHECK(purpose_ == Purpose::kTrace || purpose_ == Purpose::kGradients,
+                   "planned for something else");
+  const Tensor gradient = parameters_.flat_gradient();
+  if (gradient.defined())
+    context_.device->fill_zero(gradient.raw(), static_cast<size_t>(gradient.num_bytes()));
+  context_.device->fill_zero(loss_sum_.data(), sizeof(double));
+  Trace result;
+  forward_backward(batch, grad_scale, &result);
+  result.loss_sum = loss_sum();
+  return result;
+}
+
+double TrainingStep::loss_sum() {
+  double sum = 0;
+  context_.device->copy_to_host(&sum, loss_sum_.data(), sizeof sum);
+  return sum;
+}
+
+optim::Optimizer::Result TrainingStep::update(double learning_rate, int64_t step) {
+  return optimizer_->step(context_, learning_rate, step);
+}
+
+double TrainingStep::evaluate(const TokenBatch& batch) {
+  context_.device->fill_zero(loss_sum_.data(), sizeof(double));
+  const Arena::ScratchScope scope(arena_);
+  const Pass pass{.context = context_,
+                  .parameters = parameters_,
+                  .sequences = upload(batch),
+                  .mode = Pass::Mode::kInference};
+  const int64_t R = pass.num_rows(), D = model_.config().hidden_size;
+  const Tensor hidden_RD = pass.scratch_activation({R, D});
+  model_.forward(pass, ids_.tensor(DType::kI32, {R}), hidden_RD);
+  loss::lm_head_loss(context_, {.hidden_RD = hidden_RD,
+                                .weight_ND = pass.weight(model_.head()),
+                                .labels_R = labels_.tensor(DType::kI32, {R}),
+                                .loss_sum = static_cast<double*>(loss_sum_.data()),
+                                .chunk_rows = shape_.loss_chunk_rows});
+  return loss_sum();
+}
+
+std::vector<double> to_host(const Context& context, const Tensor& tensor) {
+  DELTATRAIN_CHECK(tensor.is_contiguous(), describe(tensor));
+  const auto n = static_cast<size_t>(tensor.num_elements());
+  std::vector<char> bytes(static_cast<size_t>(tensor.num_bytes()));
+  context.device->copy_to_host(bytes.data(), tensor.raw(), bytes.size());
+  std::vector<double> values(n);
+  const void* data = bytes.data();
+  switch (tensor.dtype()) {
+    case DType::kF64:
+      std::copy_n(static_cast<const double*>(data), n, values.begin());
+      break;
+    case DType::kF32:
+      std::copy_n(static_cast<const float*>(data), n, values.begin());
+      break;
+    case DType::kBF16:
+      std::transform(static_cast<const BFloat16*>(data), static_cast<const BFloat16*>(data) + n,
+                     values.begin(),
+                     [](BFloat16 x) { return static_cast<double>(static_cast<float>(x)); });
+      break;
+    default:
+      DELTATRAIN_CHECK(false, describe(tensor));
+  }
+  return values;
+}
+
+}  // namespace deltatrain

@@ -1,0 +1,103 @@
+// The pieces of one optimizer step on one device: forward and backward of micro-batches, the
+// update, and held-out loss. Owns parameters, optimizer state and the arena; planned before
+// anything is allocated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "config/recipe.h"
+#include "layers/parameters.h"
+#include "model/model.h"
+#include "optim/optimizer.h"
+
+namespace deltatrain {
+
+// Rows of a micro-batch in host memory.
+struct TokenBatch {
+  std::span<const int32_t> ids;      // [R]
+  std::span<const int32_t> labels;   // [R]; ops::kIgnoredLabel where a row doesn't count
+  std::span<const int32_t> offsets;  // [S + 1] sequence starts, see ops::Sequences
+};
+
+// Largest micro-batch that a step has to hold.
+struct BatchShape {
+  int64_t num_rows = 0;
+  int64_t num_sequences = 0;
+  int64_t loss_chunk_rows = 0;  // 0: chosen
+};
+
+// Device memory by part, in bytes.
+struct MemoryPlan {
+  int64_t parameters = 0;  // masters and compute copies
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t saved_activations = 0;
+  int64_t scratch = 0;  // what the arena holds beyond saved activations at its fullest
+  int64_t batch = 0;    // ids, labels, offsets
+  int64_t arena() const { return saved_activations + scratch; }
+  int64_t total() const { return parameters + gradients + optimizer + arena() + batch; }
+};
+
+class TrainingStep {
+ public:
+  enum class Purpose : uint8_t { kTrain, kEvaluate, kTrace, kGradients };
+
+  // `arena_bytes` comes from plan(). Weights are zero until set.
+  TrainingStep(const Context& context, const ModelConfig& model, const OptimizerConfig& optimizer,
+               const BatchShape& shape, int64_t arena_bytes, Purpose purpose = Purpose::kTrain);
+  ~TrainingStep();
+  TrainingStep(const TrainingStep&) = delete;
+  TrainingStep& operator=(const TrainingStep&) = delete;
+
+  // Runs forward, backward and update once on a planning context and adds up what they take.
+  static MemoryPlan plan(const Context& planning_context, const ModelConfig& model,
+                         const BatchShape& shape, Purpose purpose = Purpose::kTrain);
+
+  const Model& model() const { return model_; }
+  layers::ParameterStore& parameters() { return parameters_; }
+  optim::Optimizer& optimizer() { return *optimizer_; }
+  const Context& context() const { return context_; }
+
+  // Zeroes gradients and the loss sum.
+  void begin();
+  // Forward and backward of one micro-batch. grad_scale = 1 / valid tokens of the global batch.
+  void accumulate(const TokenBatch& batch, double grad_scale);
+  // Sum of the losses since begin(); waits for the device.
+  double loss_sum();
+  optim::Optimizer::Result update(double learning_rate, int64_t step);
+
+  // Sum of the losses of a batch, without gradients; waits for the device.
+  double evaluate(const TokenBatch& batch);
+
+  // What `dump` looks at; purposes kTrace and kGradients.
+  struct Trace {
+    std::vector<double> logits;                // [R, N]
+    std::vector<std::vector<double>> streams;  // [R, D] after the embedding and after each block
+    double loss_sum = 0;
+  };
+  // With kGradients, parameter gradients are left in the store: of the loss sum times grad_scale.
+  Trace trace(const TokenBatch& batch, double grad_scale);
+
+ private:
+  ops::Sequences upload(const TokenBatch& batch);
+  std::vector<double> head_logits(const Tensor& hidden_RD);
+  void forward_backward(const TokenBatch& batch, double grad_scale, Trace* trace);
+
+  Context context_;
+  Arena arena_;
+  Model model_;
+  BatchShape shape_;
+  Purpose purpose_;
+  layers::ParameterStore parameters_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  Buffer ids_, labels_, offsets_, loss_sum_;
+};
+
+// Elements of a device tensor (f64, f32 or bf16) as doubles on the host.
+std::vector<double> to_host(const Context& context, const Tensor& tensor);
+
+}  // namespace deltatrain

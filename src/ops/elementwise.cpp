@@ -1,0 +1,41 @@
+#include "ops/elementwise.h"
+
+#include <string>
+
+#include "ops/check_arguments.h"
+#include "ops/op_table.h"
+
+namespace deltatrain::ops {
+
+void add(const Context& context, const Add& args) {
+  constexpr std::string_view op = "add";
+  const ArgumentCheck check(op, "a_RD", args.a_RD);
+  check.activation("a_RD", args.a_RD, {kAnySize, kAnySize}, Layout::kStridedRows);
+  const int64_t R = args.a_RD.size(0);
+  const int64_t D = args.a_RD.size(1);
+  check.activation("b_RD", args.b_RD, {R, D}, Layout::kStridedRows);
+  check.activation("y_RD", args.y_RD, {R, D}, Layout::kStridedRows);
+  call_backend(op, context.table->elementwise.add, context, args);
+}
+
+void convert(const Context& context, const Convert& args) {
+  constexpr std::string_view op = "convert";
+  const ArgumentCheck check_x(op, "x", args.x);
+  const ArgumentCheck check_y(op, "y", args.y);
+  expect_contiguous(op, "x", args.x);
+  expect_contiguous(op, "y", args.y);
+  check_y.that(args.x.num_elements() == args.y.num_elements(), "y",
+               std::to_string(args.x.num_elements()) + " elements", std::to_string(args.y.num_elements()));
+  call_backend(op, context.table->elementwise.convert, context, args);
+}
+
+void sum_to(const Context& context, const SumTo& args) {
+  constexpr std::string_view op = "sum_to";
+  const ArgumentCheck check(op, "x_R", args.x_R);
+  check.that(check.activation_dtype() != DType::kBF16, "x_R", "f32 or f64", dtype_name(check.activation_dtype()));
+  check.activation("x_R", args.x_R, {kAnySize});
+  check.that(args.result != nullptr, "result", "an address", "none");
+  call_backend(op, context.table->elementwise.sum_to, context, args);
+}
+
+}  // namespace deltatrain::ops
