@@ -1,5 +1,6 @@
 // The equations of ops/reference on the host, in f64 or f32: what every other backend is measured against.
 #include "backend/factories.h"
+#include "backend/reference/reference_tables.h"
 #include "device/host_device.h"
 
 namespace deltatrain::backend {
@@ -23,6 +24,10 @@ class ReferenceBackend final : public Backend {
 BackendTables reference_tables() {
   BackendTables tables;
   tables.table.backend = "reference";
+  fill_reference_dense_ops(tables.table);
+  fill_reference_delta_ops(tables.table);
+  fill_reference_update_ops(tables.table);
+  tables.planning.gated_delta_rule.saved_bytes = tables.table.gated_delta_rule.saved_bytes;
   return tables;
 }
 
