@@ -10,6 +10,27 @@ namespace deltatrain {
 
 uint64_t xxh3_64(const void* data, size_t bytes) { return XXH3_64bits(data, bytes); }
 
+struct Xxh3::State {
+  XXH3_state_t* state = XXH3_createState();
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() { XXH3_freeState(state); }
+};
+
+Xxh3::Xxh3() : state_(std::make_unique<State>()) {
+  DELTATRAIN_CHECK(XXH3_64bits_reset(state_->state) == XXH_OK, "XXH3 is not available");
+}
+Xxh3::~Xxh3() = default;
+Xxh3::Xxh3(Xxh3&&) noexcept = default;
+Xxh3& Xxh3::operator=(Xxh3&&) noexcept = default;
+
+void Xxh3::update(const void* data, size_t bytes) {
+  DELTATRAIN_CHECK(XXH3_64bits_update(state_->state, data, bytes) == XXH_OK, "XXH3 update failed");
+}
+
+uint64_t Xxh3::value() const { return XXH3_64bits_digest(state_->state); }
+
 std::string hex64(uint64_t value) {
   static const char* const kDigits = "0123456789abcdef";
   std::string text(16, '0');

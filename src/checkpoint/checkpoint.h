@@ -148,8 +148,8 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 // Whether find_checkpoint could succeed: a tracker or a state.json is there.
 bool is_native_checkpoint(const std::filesystem::path& path);
 
-// The newest checkpoint of the folder that passes every check, checksums included. Reasons why
-// newer ones were passed over go into `problems`, one line each.
+// The newest checkpoint of a run's folder or its checkpoints folder that passes every check,
+// checksums included. Reasons why newer ones were passed over go into `problems`, one line each.
 std::optional<std::filesystem::path> newest_whole_checkpoint(const std::filesystem::path& folder,
                                                              std::vector<std::string>* problems);
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,6 +41,10 @@ class ModelFolder {
   // FormatError when absent or, in a native checkpoint, when its checksum is wrong.
   const formats::StoredTensor& tensor(const std::string& name) const;
   const std::filesystem::path& file_of(const std::string& name) const;
+
+  // Which stored name stands for which parameter, once second names are accounted for: PARAMETER ->
+  // STORED. FormatError when both names of a tie are there with different values.
+  std::map<std::string, std::string> resolve_ties(std::span<const TiedName> ties) const;
 
   // Reads every parameter, converting floating dtypes. Names and shapes have to agree in both
   // directions: missing, extra and mis-shaped tensors are listed together in one FormatError before

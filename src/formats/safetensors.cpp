@@ -42,6 +42,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
                    "at most the " + std::to_string(bytes.size() - 8) + " bytes that follow",
                    std::to_string(header_bytes)));
   }
+  header_bytes_ = bytes.first(8 + header_bytes);
   const std::string_view json(reinterpret_cast<const char*>(bytes.data()) + 8, header_bytes);
   const std::span<const std::byte> data = bytes.subspan(8 + header_bytes);
   internal::Header header = internal::parse_header(json, static_cast<int64_t>(data.size()), where);

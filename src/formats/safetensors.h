@@ -41,11 +41,15 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   const std::map<std::string, StoredTensor>& tensors() const { return tensors_; }
   const Metadata& metadata() const { return metadata_; }
+  // Length and JSON, as they stand before the data.
+  std::span<const std::byte> header_bytes() const { return header_bytes_; }
+  int64_t file_bytes() const { return static_cast<int64_t>(file_.bytes().size()); }
   const StoredTensor* find(const std::string& name) const;  // null when absent
   const StoredTensor& at(const std::string& name) const;    // FormatError when absent
 
  private:
   MappedFile file_;
+  std::span<const std::byte> header_bytes_;
   std::map<std::string, StoredTensor> tensors_;
   Metadata metadata_;
 };
@@ -108,6 +112,7 @@ class SafetensorsWriter {
   const std::filesystem::path& path() const { return path_; }
   const std::vector<TensorSpec>& specs() const { return specs_; }  // in the order of the file
   int64_t file_bytes() const { return file_bytes_; }
+  const std::string& header_bytes() const { return header_bytes_; }  // length and JSON
 
  private:
   struct Slot {
@@ -120,6 +125,7 @@ class SafetensorsWriter {
   std::vector<TensorSpec> specs_;
   std::map<std::string, Slot> slots_;
   AtomicFileWriter file_;
+  std::string header_bytes_;
   int64_t file_bytes_ = 0;
 };
 
@@ -139,9 +145,12 @@ class SafetensorsFolderWriter {
   void write(const std::string& name, const Tensor& tensor);
   void commit();
 
-  // The file that a tensor goes to, and all files in order (without the index).
+  // The files in order (without the index), and the one that a tensor goes to.
+  const std::vector<std::unique_ptr<SafetensorsWriter>>& files() const { return writers_; }
   const std::filesystem::path& file_of(const std::string& name) const;
-  std::vector<std::filesystem::path> files() const;
+  // The index's path and text; empty when there is one file.
+  std::filesystem::path index_path() const;
+  std::string index_text() const;
 
  private:
   std::filesystem::path folder_;

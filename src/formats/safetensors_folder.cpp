@@ -175,7 +175,15 @@ void SafetensorsFolderWriter::write(const std::string& name, const Tensor& tenso
 
 void SafetensorsFolderWriter::commit() {
   for (const auto& writer : writers_) writer->commit();
-  if (writers_.size() == 1) return;
+  if (writers_.size() > 1) write_file_atomically(index_path(), index_text());
+}
+
+std::filesystem::path SafetensorsFolderWriter::index_path() const {
+  return writers_.size() == 1 ? std::filesystem::path() : formats::index_path(folder_, stem_);
+}
+
+std::string SafetensorsFolderWriter::index_text() const {
+  if (writers_.size() == 1) return "";
   int64_t total_bytes = 0;
   nlohmann::json weight_map = nlohmann::json::object();
   for (const auto& writer : writers_) {
@@ -186,19 +194,13 @@ void SafetensorsFolderWriter::commit() {
   }
   const nlohmann::json index = {{"metadata", {{"total_size", total_bytes}}},
                                 {"weight_map", weight_map}};
-  write_file_atomically(index_path(folder_, stem_), index.dump(2) + "\n");
+  return index.dump(2) + "\n";
 }
 
 const std::filesystem::path& SafetensorsFolderWriter::file_of(const std::string& name) const {
   const auto it = writer_of_.find(name);
   DELTATRAIN_CHECK(it != writer_of_.end(), name);
   return it->second->path();
-}
-
-std::vector<std::filesystem::path> SafetensorsFolderWriter::files() const {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& writer : writers_) paths.push_back(writer->path());
-  return paths;
 }
 
 }  // namespace deltatrain::formats

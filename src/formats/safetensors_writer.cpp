@@ -96,11 +96,10 @@ std::string make_header(const std::vector<TensorSpec>& specs, const Metadata& me
 SafetensorsWriter::SafetensorsWriter(std::filesystem::path path, std::vector<TensorSpec> specs,
                                      const Metadata& metadata)
     : path_(std::move(path)), specs_(in_file_order(std::move(specs))), file_(path_) {
-  const std::string header = make_header(specs_, metadata);
-  uint8_t length[8];
-  for (size_t i = 0; i < 8; ++i) length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
-  file_.write(length, sizeof length);
-  file_.write(header);
+  const std::string json = make_header(specs_, metadata);
+  for (size_t i = 0; i < 8; ++i) header_bytes_ += static_cast<char>(json.size() >> (8 * i));
+  header_bytes_ += json;
+  file_.write(header_bytes_);
   int64_t position = file_.position();
   for (const TensorSpec& spec : specs_) {
     if (!slots_.emplace(spec.name, Slot{position, spec.num_bytes(), 0}).second) {

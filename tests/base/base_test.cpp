@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <gtest/gtest.h>
 
 #include <array>
@@ -81,6 +82,10 @@ TEST(HashTest, Sha256OfAbc) {
   digest.update("bc", 2);
   EXPECT_EQ(digest.hex(), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(hex64(xxh3_64("", 0)), "2d06800538d394c2");
+  const std::string text(1000, 'x');
+  Xxh3 pieces;
+  for (size_t at = 0; at < text.size(); at += 300) pieces.update(text.data() + at, std::min<size_t>(300, text.size() - at));
+  EXPECT_EQ(pieces.value(), xxh3_64(text.data(), text.size()));
 }
 
 TEST(FilesTest, AtomicWriterLeavesNothingWithoutCommit) {
