@@ -19,10 +19,12 @@ enum class CheckpointFormat : uint8_t { kNative, kMegatron };           // "nati
 enum class DataOrder : uint8_t { kSequential, kMegatron };              // "sequential", "megatron"
 
 struct DataConfig {
-  std::string train;                     // prefix of .bin/.idx
+  std::string train;                     // prefix of .bin/.idx; empty: not given, so nothing can be trained
   std::optional<std::string> valid;      // prefix; absent: no validation
   std::string tokenizer;                 // folder or file, copied into exports; may be empty
   DataOrder order = DataOrder::kMegatron;
+
+  friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };
 
 struct OptimizerConfig {
@@ -34,12 +36,16 @@ struct OptimizerConfig {
   double weight_decay = 0.01;
   double clip_grad = 1.0;                // 0: no clipping
   DecayGroups decay_groups = DecayGroups::kMegatron;
+
+  friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
 };
 
 struct ScheduleConfig {
   int64_t lr_warmup_iters = 0;
-  int64_t lr_decay_iters = 0;            // 0: train_iters
+  int64_t lr_decay_iters = 0;            // from step 0, warm-up included; the reader puts train_iters for none
   DecayStyle lr_decay_style = DecayStyle::kCosine;
+
+  friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
 };
 
 struct TrainConfig {
@@ -53,10 +59,14 @@ struct TrainConfig {
   int64_t eval_interval = 0;             // steps between validations; 0: only at the end if there is data
   int64_t eval_iters = 0;                // global batches per validation
   bool fp32_residual_connection = false;
+
+  friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
 struct ParallelConfig {
   int64_t loss_chunk_rows = 0;           // rows of logits at a time; 0: chosen by the engine
+
+  friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
 struct CheckpointConfig {
@@ -67,10 +77,14 @@ struct CheckpointConfig {
   bool hf = false;                       // also write hf/ beside each checkpoint
   bool fallback = false;                 // resume from the newest whole checkpoint when the last is broken
   std::optional<std::string> init_from;  // weights to start from: native checkpoint or Hugging Face folder
+
+  friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
 struct LogConfig {
   int64_t log_interval = 1;              // steps per Megatron line in log.txt
+
+  friend bool operator==(const LogConfig&, const LogConfig&) = default;
 };
 
 struct Recipe {
@@ -82,6 +96,8 @@ struct Recipe {
   ParallelConfig parallel;
   CheckpointConfig checkpoint;
   LogConfig log;
+
+  friend bool operator==(const Recipe&, const Recipe&) = default;
 };
 
 }  // namespace deltatrain
