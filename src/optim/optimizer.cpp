@@ -102,18 +102,12 @@ Optimizer::Result Optimizer::step(const Context& context, double learning_rate, 
   return {scalars.gradient_norm, scalars.skipped > 0};
 }
 
-namespace {
-Tensor part_of(const Buffer& buffer, DType dtype, const ParameterRange& info) {
-  return buffer.tensor(dtype, info.shape, static_cast<size_t>(info.offset * dtype_bytes(dtype)));
-}
-}  // namespace
-
-Tensor Optimizer::exp_avg(const ParameterRange& info) const {
-  return part_of(m_, parameters_.master_X.dtype(), info);
+Tensor Optimizer::flat_exp_avg() const {
+  return m_.tensor(parameters_.master_X.dtype(), parameters_.master_X.shape());
 }
 
-Tensor Optimizer::exp_avg_sq(const ParameterRange& info) const {
-  return part_of(v_, parameters_.master_X.dtype(), info);
+Tensor Optimizer::flat_exp_avg_sq() const {
+  return v_.tensor(parameters_.master_X.dtype(), parameters_.master_X.shape());
 }
 
 int64_t Optimizer::num_bytes() const {

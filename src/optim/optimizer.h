@@ -51,10 +51,9 @@ class Optimizer {
   // norm.
   Result step(const Context& context, double learning_rate, int64_t step);
 
-  // State tensors in the shape of the parameter, f32 (f64).
-  Tensor exp_avg(const ParameterRange& range) const;
-  Tensor exp_avg_sq(const ParameterRange& range) const;
-  const std::vector<ParameterRange>& ranges() const { return parameters_.ranges; }
+  // State, laid out like the parameters; f32 (f64).
+  Tensor flat_exp_avg() const;
+  Tensor flat_exp_avg_sq() const;
   int64_t num_bytes() const;
 
  private:

@@ -1,0 +1,44 @@
+// What sequences remember between calls: recurrent states, convolution histories and attention
+// caches, in slots.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "layers/mixer.h"
+#include "model/model.h"
+
+namespace deltatrain::decode {
+
+// Zeroed state for `num_sequences` sequences. Only attention layers depend on max_length: the
+// states of delta-rule layers have one size whatever the length.
+class State {
+ public:
+  State(const Context& context, const Model& model, int64_t num_sequences, int64_t max_length);
+
+  // Forgets everything: all sequences start anew.
+  void reset(const Context& context);
+
+  int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }
+  int64_t max_length() const { return max_length_; }
+  int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
+  int64_t num_bytes() const { return static_cast<int64_t>(storage_.num_bytes()); }
+
+  // For the pass that reads and updates the state; `advance` after it, with the tokens each
+  // sequence got.
+  const std::vector<layers::LayerState>& layers() const { return layers_; }
+  Tensor device_lengths() const { return device_lengths_; }
+  // ConfigError when a sequence of an attention model would outgrow max_length.
+  void check_room(int64_t sequence, int64_t num_tokens) const;
+  void advance(const Context& context, std::span<const int32_t> num_tokens);
+
+ private:
+  Buffer storage_;
+  std::vector<layers::LayerState> layers_;
+  std::vector<int32_t> lengths_;
+  Tensor device_lengths_;
+  int64_t max_length_ = 0;
+  bool has_attention_ = false;
+};
+
+}  // namespace deltatrain::decode

@@ -1,0 +1,47 @@
+// The folder of a run: what is written there, and who may write.
+//
+//   recipe.yaml     the resolved recipe; alone repeats the run
+//   metrics.jsonl   one JSON object a line, each with a "kind": run, resume, step, validation,
+//   checkpoint, end log.txt         Megatron's familiar line checkpoints/ checkpoint/checkpoint.h
+//   ranks/N.json    each rank's verdict at its end
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+namespace deltatrain::train {
+
+class RunFolder {
+ public:
+  enum class Mode : uint8_t { kNew, kResume };
+
+  // kNew: the folder is made, and must be empty if it is there. kResume: it must hold a run. Takes
+  // a lock that ends with the process, so that no second process writes here. Throws ConfigError,
+  // FileError.
+  RunFolder(const std::filesystem::path& path, Mode mode);
+  ~RunFolder();
+  RunFolder(const RunFolder&) = delete;
+  RunFolder& operator=(const RunFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
+
+  // Appends a line and hands it to the operating system. FileError (exit code 5) when the disk is
+  // full.
+  void add_metrics(const std::string& json_line);
+  void add_log(const std::string& line);
+  void write_recipe(const std::string& yaml);
+  void write_verdict(int rank, const std::string& json);
+
+ private:
+  void append(std::FILE* file, const char* name, const std::string& line);
+
+  std::filesystem::path path_;
+  int lock_ = -1;
+  std::FILE* metrics_ = nullptr;
+  std::FILE* log_ = nullptr;
+};
+
+}  // namespace deltatrain::train

@@ -1,0 +1,50 @@
+// Checkpoints of a run, written while training goes on: a snapshot in host memory, then a thread
+// writes it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <optional>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "config/recipe.h"
+#include "model/training_step.h"
+
+namespace deltatrain::train {
+
+class Saver {
+ public:
+  // Called on the writing thread when a checkpoint is whole, before old ones are pruned. May be
+  // empty.
+  using AfterSave = std::function<void(const std::filesystem::path& folder)>;
+
+  Saver(std::filesystem::path folder, const CheckpointConfig& config,
+        std::vector<checkpoint::CompanionFile> companions, AfterSave after_save);
+  ~Saver();
+
+  // Copies the tensors and starts to write. The report of the save before must have been taken.
+  void save(TrainingStep& step, const checkpoint::CheckpointState& state);
+
+  // The finished save's report, once; rethrows its failure. kYes waits until it is finished.
+  enum class Wait : uint8_t { kNo, kYes };
+  std::optional<checkpoint::SaveReport> finished(Wait wait);
+
+  double last_snapshot_seconds() const { return snapshot_seconds_; }
+
+ private:
+  std::filesystem::path folder_;
+  CheckpointConfig config_;
+  std::vector<checkpoint::CompanionFile> companions_;
+  AfterSave after_save_;
+  Buffer snapshot_;
+  double snapshot_seconds_ = 0;
+  std::future<checkpoint::SaveReport> running_;
+};
+
+// Reads weights and optimizer state of a checkpoint into `step`, after checking that names, shapes
+// and checksums all agree.
+void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step);
+
+}  // namespace deltatrain::train

@@ -1,0 +1,322 @@
+#include "train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/model_folder.h"
+#include "config/hf_config.h"
+#include "data/loader.h"
+#include "model/initialization.h"
+#include "model/training_step.h"
+#include "model/weights.h"
+#include "optim/schedule.h"
+#include "text/tokenizer.h"
+#include "train/run_folder.h"
+#include "train/run_log.h"
+#include "train/saver.h"
+
+namespace deltatrain::train {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Clock = std::chrono::steady_clock;
+
+TokenBatch as_token_batch(const data::MicroBatch& batch) {
+  return {.ids = batch.input_ids_R, .labels = batch.labels_R, .offsets = batch.sequence_offsets};
+}
+
+class Trainer {
+ public:
+  Trainer(const Context& context, const Context& planning_context, const ResolvedRecipe& resolved,
+          const TrainOptions& options, Reporter& reporter)
+      : context_(context),
+        planning_context_(planning_context),
+        resolved_(resolved),
+        recipe_(resolved.recipe),
+        options_(options),
+        reporter_(reporter) {}
+
+  TrainResult run();
+
+ private:
+  void open_data();
+  BatchShape batch_shape(int64_t micro_batch) const;
+  MemoryPlan plan_or_refuse() const;
+  std::vector<checkpoint::CompanionFile> companions() const;
+  void start();
+  void resume();
+  void loop();
+  void one_step();
+  void validate();
+  void save();
+  void report_save(Saver::Wait wait);
+
+  const Context& context_;
+  const Context& planning_context_;
+  const ResolvedRecipe& resolved_;
+  const Recipe& recipe_;
+  const TrainOptions& options_;
+  Reporter& reporter_;
+
+  std::unique_ptr<RunFolder> folder_;
+  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<TrainingStep> step_;
+  std::unique_ptr<data::BatchLoader> loader_;
+  std::unique_ptr<data::BatchLoader> validation_;
+  std::unique_ptr<Saver> saver_;
+  int64_t iteration_ = 0;  // steps done, skipped ones included
+  int64_t completed_ = 0;  // steps that changed the weights: what schedule and optimizer count
+  int64_t saved_at_ = -1;
+  TrainResult result_;
+};
+
+void Trainer::open_data() {
+  data::SourceOptions source{
+      .prefix = recipe_.data.train,
+      .order = recipe_.data.order,
+      .seq_length = recipe_.train.seq_length,
+      .num_samples = recipe_.train.train_iters * recipe_.train.global_batch_size,
+      .seed = recipe_.train.seed,
+      .vocab_size = recipe_.model.vocab_size};
+  const data::LoaderOptions loader{.micro_batch_size = recipe_.train.micro_batch_size,
+                                   .global_batch_size = recipe_.train.global_batch_size};
+  loader_ = std::make_unique<data::BatchLoader>(data::open_sample_source(source), loader);
+  const data::SampleSource& opened = loader_->source();
+  reporter_.message(
+      "data", fmt::format("{}: {:.2f} M tokens, {} samples of {} an epoch; {} steps of {} samples",
+                          recipe_.data.train, static_cast<double>(opened.num_tokens()) * 1e-6,
+                          opened.epoch_samples(), recipe_.train.seq_length,
+                          recipe_.train.train_iters, recipe_.train.global_batch_size));
+  if (!recipe_.data.valid) return;
+  source.prefix = *recipe_.data.valid;
+  source.order = DataOrder::kSequential;
+  source.num_samples = 0;
+  validation_ = std::make_unique<data::BatchLoader>(data::open_sample_source(source), loader);
+}
+
+BatchShape Trainer::batch_shape(int64_t micro_batch) const {
+  const int64_t rows = micro_batch * recipe_.train.seq_length;
+  return {.num_rows = rows,
+          .num_sequences = loader_->source().packs_documents() ? rows : micro_batch,
+          .loss_chunk_rows = recipe_.parallel.loss_chunk_rows};
+}
+
+MemoryPlan Trainer::plan_or_refuse() const {
+  const int64_t wanted = recipe_.train.micro_batch_size;
+  const MemoryPlan plan = TrainingStep::plan(planning_context_, recipe_.model, batch_shape(wanted));
+  const int64_t free_bytes = context_.device->free_memory_bytes();
+  if (plan.total() <= free_bytes) return plan;
+  int64_t fits = wanted - 1;
+  for (; fits > 0; --fits) {
+    if (recipe_.train.global_batch_size % fits != 0) continue;
+    if (TrainingStep::plan(planning_context_, recipe_.model, batch_shape(fits)).total() <=
+        free_bytes)
+      break;
+  }
+  const std::string remedy =
+      fits > 0 ? fmt::format("train.micro_batch_size {} or less", fits) : "a smaller model";
+  throw DeviceError(
+      error_text("memory", fmt::format("train.micro_batch_size {}", wanted), remedy,
+                 fmt::format("{} needed, {} free", gib_text(plan.total()), gib_text(free_bytes))));
+}
+
+std::vector<checkpoint::CompanionFile> Trainer::companions() const {
+  std::vector<checkpoint::CompanionFile> files = {
+      {"config.json", model_config_to_hf(recipe_.model, DType::kF32)},
+      {"recipe.yaml", resolved_.to_yaml()}};
+  if (recipe_.data.tokenizer.empty()) return files;
+  const std::filesystem::path tokenizer = recipe_.data.tokenizer;
+  if (!std::filesystem::is_directory(tokenizer)) {
+    files.push_back({tokenizer.filename().string(), read_file(tokenizer)});
+    return files;
+  }
+  for (const std::string_view name : text::tokenizer_file_names()) {
+    const std::filesystem::path path = tokenizer / name;
+    if (std::filesystem::exists(path)) files.push_back({std::string(name), read_file(path)});
+  }
+  return files;
+}
+
+void Trainer::start() {
+  if (!recipe_.checkpoint.init_from) {
+    initialize(step_->context(), step_->parameters(), recipe_.model.initializer_range,
+               recipe_.train.seed);
+    return;
+  }
+  const checkpoint::ModelFolder from(*recipe_.checkpoint.init_from);
+  load_weights(step_->context(), recipe_.model, from, step_->parameters());
+  reporter_.message("train", "weights from " + from.folder().string());
+}
+
+void Trainer::resume() {
+  const std::filesystem::path checkpoints = folder_->checkpoints();
+  std::filesystem::path from;
+  if (recipe_.checkpoint.fallback) {
+    std::vector<std::string> problems;
+    const auto newest = checkpoint::newest_whole_checkpoint(checkpoints, &problems);
+    for (const std::string& problem : problems) reporter_.warning("resume", problem);
+    if (!newest)
+      throw FormatError(error_text(checkpoints.string(), "--resume", "a whole checkpoint", "none"));
+    from = *newest;
+  } else {
+    from = checkpoint::find_checkpoint(checkpoints);
+  }
+  const checkpoint::CheckpointReader reader(from);
+  const checkpoint::CheckpointState& state = reader.state();
+  const auto counter = state.extra.find("completed_steps");
+  const auto recipe = state.extra.find("recipe");
+  if (counter == state.extra.end() || recipe == state.extra.end()) {
+    throw FormatError(error_text(from.string(), "state.json",
+                                 "completed_steps and recipe of a training run", "neither or one"));
+  }
+  const std::string before = Json::parse(recipe->second).get<std::string>();
+  for (const std::string& change :
+       digest_differences(recipe_, parse_recipe(before, from.string(), {}).recipe)) {
+    reporter_.warning("resume", "changed since the checkpoint, and used from here on: " + change);
+  }
+  restore(reader, *step_);
+  iteration_ = saved_at_ = state.step;
+  completed_ = Json::parse(counter->second).get<int64_t>();
+  loader_->seek(state.consumed_samples);
+  log_->resumed(iteration_, state.consumed_samples, from.string());
+}
+
+void Trainer::one_step() {
+  const auto start = Clock::now();
+  const double waited_before = loader_->waited_seconds();
+  const data::StepBatch& batch = loader_->next_step();
+  const double waited = loader_->waited_seconds() - waited_before;
+  const double rate = optim::learning_rate(recipe_.optimizer, recipe_.schedule,
+                                           recipe_.train.train_iters, completed_);
+  const auto valid = static_cast<double>(std::max<int64_t>(1, batch.num_valid_tokens));
+  step_->begin();
+  for (const data::MicroBatch& micro : batch.micro_batches)
+    step_->accumulate(as_token_batch(micro), 1 / valid);
+  const optim::Optimizer::Result update = step_->update(rate, completed_ + 1);
+  const double loss = step_->loss_sum() / valid;
+  const bool finite = std::isfinite(loss) && !update.skipped;
+  ++iteration_;
+  if (finite) {
+    ++completed_;
+    result_.last_loss = loss;
+  }
+  log_->step({.step = iteration_,
+              .consumed_samples = loader_->consumed_samples(),
+              .loss = loss,
+              .gradient_norm = update.gradient_norm,
+              .learning_rate = rate,
+              .seconds = std::chrono::duration<double>(Clock::now() - start).count(),
+              .data_seconds = waited,
+              .skipped = !finite});
+  if (!finite && recipe_.train.on_nonfinite == OnNonFinite::kStop) {
+    throw NumericError(
+        error_text(fmt::format("step {}", iteration_), "loss and gradient norm", "finite numbers",
+                   fmt::format("{} and {}", loss, update.gradient_norm)) +
+        "; nothing was saved over the last checkpoint (train.on_nonfinite: skip leaves such "
+        "steps out)");
+  }
+}
+
+void Trainer::validate() {
+  if (validation_ == nullptr) return;
+  validation_->seek(0);
+  int64_t batches = recipe_.train.eval_iters;
+  if (batches == 0) {
+    batches = std::max<int64_t>(
+        1, validation_->source().epoch_samples() / recipe_.train.global_batch_size);
+  }
+  double sum = 0;
+  int64_t tokens = 0;
+  for (int64_t i = 0; i < batches; ++i) {
+    const data::StepBatch& batch = validation_->next_step();
+    for (const data::MicroBatch& micro : batch.micro_batches)
+      sum += step_->evaluate(as_token_batch(micro));
+    tokens += batch.num_valid_tokens;
+  }
+  result_.validation_loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
+  log_->validation(iteration_, *result_.validation_loss, tokens);
+}
+
+void Trainer::report_save(Saver::Wait wait) {
+  const auto report = saver_->finished(wait);
+  if (report) log_->saved(*report, saver_->last_snapshot_seconds());
+}
+
+void Trainer::save() {
+  if (saved_at_ == iteration_) return;
+  report_save(Saver::Wait::kYes);
+  checkpoint::CheckpointState state{
+      .step = iteration_, .consumed_samples = loader_->consumed_samples(), .extra = {}};
+  state.extra["completed_steps"] = std::to_string(completed_);
+  state.extra["recipe"] = Json(resolved_.to_yaml()).dump();
+  state.extra["recipe_digest"] = Json(resolved_.digest()).dump();
+  // Every random stream follows from the seed, the step and a tensor's name: there is no other
+  // state.
+  state.extra["random"] = Json{{"seed", recipe_.train.seed}}.dump();
+  if (options_.algorithms) state.extra["algorithms"] = options_.algorithms();
+  saver_->save(*step_, state);
+  saved_at_ = iteration_;
+}
+
+void Trainer::loop() {
+  const int64_t eval = recipe_.train.eval_interval, interval = recipe_.checkpoint.save_interval;
+  while (iteration_ < recipe_.train.train_iters && result_.stopped_by_signal == 0) {
+    one_step();
+    report_save(Saver::Wait::kNo);
+    const bool last = iteration_ == recipe_.train.train_iters;
+    if (last || (eval > 0 && iteration_ % eval == 0)) validate();
+    const int signal = options_.stop_signal ? options_.stop_signal() : 0;
+    if (last || signal != 0 || (interval > 0 && iteration_ % interval == 0)) save();
+    if (!last) result_.stopped_by_signal = signal;
+  }
+  report_save(Saver::Wait::kYes);
+}
+
+TrainResult Trainer::run() {
+  const std::vector<checkpoint::CompanionFile> files = companions();
+  open_data();
+  const MemoryPlan plan = plan_or_refuse();
+  folder_ = std::make_unique<RunFolder>(
+      options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
+  log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
+  step_ = std::make_unique<TrainingStep>(context_, recipe_.model, recipe_.optimizer,
+                                         batch_shape(recipe_.train.micro_batch_size), plan.arena());
+  saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
+  log_->begin(resolved_, options_.command, context_.device->description(),
+              step_->parameters().num_parameters(), plan);
+  if (options_.resume) {
+    resume();
+  } else {
+    start();
+  }
+  folder_->write_recipe(resolved_.to_yaml());
+  try {
+    loop();
+  } catch (const NumericError&) {
+    report_save(Saver::Wait::kYes);
+    log_->end(iteration_, "not finite");
+    throw;
+  }
+  log_->end(iteration_, result_.stopped_by_signal != 0 ? "stopped by a signal" : "done");
+  result_.steps = iteration_;
+  return result_;
+}
+
+}  // namespace
+
+TrainResult train(const Context& context, const Context& planning_context,
+                  const ResolvedRecipe& resolved, const TrainOptions& options, Reporter& reporter) {
+  return Trainer(context, planning_context, resolved, options, reporter).run();
+}
+
+}  // namespace deltatrain::train
