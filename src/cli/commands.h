@@ -14,6 +14,7 @@ struct Environment {
   Reporter& reporter;
   int argc = 0;
   char** argv = nullptr;
+  int exit_code = 0;  // what the program returns when nothing throws
 };
 
 // Each adds its subcommand to `app` with all options, defaults and one example; its callback does the work

@@ -21,16 +21,18 @@ int fail(const std::string& message, deltatrain::ExitCode code) {
 int main(int argc, char** argv) {
   using namespace deltatrain;  // NOLINT(google-build-using-namespace): the program's own namespace
   const auto reporter = cli::make_stderr_reporter();
-  [[maybe_unused]] cli::Environment environment{*reporter, argc, argv};
+  cli::Environment environment{*reporter, argc, argv};
 
   CLI::App app{"Pretraining of delta-rule language models, from raw text to a verified model.", "deltatrain"};
   app.require_subcommand(1);
   app.set_version_flag("--version", DELTATRAIN_VERSION);
   app.get_formatter()->column_width(36);
 
+  cli::add_dump_command(app, environment);
+
   try {
     app.parse(argc, argv);
-    return static_cast<int>(ExitCode::kDone);
+    return environment.exit_code;
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help and --version
   } catch (const CLI::Error& error) {
