@@ -81,4 +81,30 @@ std::vector<RecipeKey> recipe_keys() {
   return keys;
 }
 
+std::string recipe_keys_text() {
+  std::string text;
+  for (const RecipeKey& key : recipe_keys()) {
+    const bool is_required = key.default_text == "required";
+    text += fmt::format("  {}\n      {}; {}{}\n      {}\n", key.key, key.type, is_required ? "" : "default ",
+                        key.default_text, key.description);
+  }
+  return text;
+}
+
+std::string recipe_keys_markdown() {
+  std::string text;
+  std::string section;
+  for (const RecipeKey& key : recipe_keys()) {
+    const std::string key_section = key.key.substr(0, key.key.find_last_of('.'));
+    if (key_section != section) {
+      section = key_section;
+      text += fmt::format("{}### {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n", text.empty() ? "" : "\n", section);
+    }
+    const std::string name = key.key.substr(key.key.find_last_of('.') + 1);
+    text += fmt::format("| `{}`{} | {} | {} | {} |\n", name, key.changes_result ? "" : " \\*", key.type, key.default_text,
+                        key.description);
+  }
+  return text;
+}
+
 }  // namespace deltatrain

@@ -205,6 +205,10 @@ class Checker {
       refuse("train.global_batch_size", fmt::format("a multiple of train.micro_batch_size ({})", r.train.micro_batch_size),
              fmt::format("{}", r.train.global_batch_size));
     }
+    constexpr int64_t kMaxTokens = int64_t{1} << 60;  // so that counters never overflow
+    if (const int64_t most = kMaxTokens / (r.train.global_batch_size * r.train.seq_length); r.train.train_iters > most) {
+      refuse("train.train_iters", fmt::format("at most {} steps of this size", most), fmt::format("{}", r.train.train_iters));
+    }
     if (r.data.valid && r.train.eval_iters == 0) {
       refuse("train.eval_iters", "at least 1 because data.valid is given", "0");
     }

@@ -63,4 +63,7 @@ struct RecipeKey {
 };
 std::vector<RecipeKey> recipe_keys();
 
+std::string recipe_keys_text();      // for --help
+std::string recipe_keys_markdown();  // for docs/recipes.md: a table per section
+
 }  // namespace deltatrain

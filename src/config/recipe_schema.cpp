@@ -371,7 +371,7 @@ std::vector<RecipeField> training_fields() {
       required(integer("train.train_iters", 1, kAny, DELTATRAIN_FIELD(train.train_iters), "Optimizer steps.")),
       required(integer("train.micro_batch_size", 1, 1 << 20, DELTATRAIN_FIELD(train.micro_batch_size),
                        "Sequences that one rank computes at a time.")),
-      required(integer("train.global_batch_size", 1, int64_t{1} << 40, DELTATRAIN_FIELD(train.global_batch_size),
+      required(integer("train.global_batch_size", 1, 1 << 30, DELTATRAIN_FIELD(train.global_batch_size),
                        "Sequences per optimizer step, a multiple of micro_batch_size times ranks.")),
       required(integer("train.seq_length", 1, 1 << 30, DELTATRAIN_FIELD(train.seq_length), "Tokens per sequence.")),
       integer("train.seed", 0, kAny, DELTATRAIN_FIELD(train.seed), "Seed of initial weights and of the data order."),

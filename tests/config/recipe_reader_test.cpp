@@ -195,6 +195,8 @@ TEST(RecipeReaderTest, RefusesContradictions) {
             "r.yaml:15: train.global_batch_size: expected a multiple of train.micro_batch_size (3), got \"8\"");
   EXPECT_EQ(set("schedule.lr_warmup_iters=100"),
             "--set: schedule.lr_warmup_iters: expected less than schedule.lr_decay_iters (100), got \"100\"");
+  EXPECT_EQ(set("train.train_iters=4611686018427387904"),
+            "--set: train.train_iters: expected at most 562949953421312 steps of this size, got \"4611686018427387904\"");
   EXPECT_EQ(set("model.num_v_heads=6"), "--set: model.num_v_heads: expected a multiple of num_heads (4), got \"6\"");
   EXPECT_EQ(set("model.expand_v=1.01"),
             "--set: model.expand_v: expected head_dim (16) * expand_v a whole number >= 1, got \"1.01\"");

@@ -1,0 +1,242 @@
+// deltatrain recipe show|check|plan|keys
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "cli/commands.h"
+#include "config/recipe_reader.h"
+#include "config/yaml_tree.h"
+
+namespace deltatrain::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct RecipeOptions {
+  std::vector<std::string> files;
+  std::vector<std::string> overrides;
+  std::string device = "cpu";
+  bool json = false;
+  bool markdown = false;
+};
+
+// 307767232 -> "307,767,232"
+std::string grouped(int64_t value) {
+  std::string digits = std::to_string(value);
+  for (auto at = static_cast<int64_t>(digits.size()) - 3; at > 0; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+using Rows = std::vector<std::vector<std::string>>;
+
+// Columns padded to their widest cell but the last; two blanks between.
+void print_rows(const Rows& rows) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += i + 1 < row.size() ? fmt::format("{:<{}}  ", row[i], widths[i]) : row[i];
+    }
+    fmt::print("{}\n", line);
+  }
+}
+
+ResolvedRecipe load(const RecipeOptions& options, const std::string& file, Environment& environment) {
+  ResolvedRecipe resolved = load_recipe(file, options.overrides);
+  for (const std::string& text : resolved.warnings) environment.reporter.warning("recipe", text);
+  return resolved;
+}
+
+// A printed value as JSON: numbers, booleans, null and lists as such, the rest as strings.
+Json to_json(const std::string& yaml) {
+  const YamlNode node = parse_yaml(yaml, "");
+  if (node.is_scalar() && (node.quoted || !looks_typed(node.text))) return node.text;
+  const Json value = Json::parse(yaml, nullptr, /*allow_exceptions=*/false);
+  return value.is_discarded() ? Json(node.text) : value;
+}
+
+// Every norm of the model with its epsilon: one that is quietly different spoils a run without a sign.
+Rows norm_epsilons(const ModelConfig& model) {
+  const std::string eps = fmt::format("{}", model.norm_eps);
+  const bool has_delta_blocks = !model.attn || static_cast<int64_t>(model.attn->layers.size()) < model.num_hidden_layers;
+  Rows rows = {{"attn_norm", eps, "before each mixer"}, {"mlp_norm", eps, "before each feed-forward layer"}};
+  if (has_delta_blocks) rows.push_back({"attn.o_norm", eps, "after the delta rule, gated"});
+  if (model.attn) {
+    const std::string rank_eps = fmt::format("{}", model.attn->norm_eps);
+    if (model.attn->q_lora_rank) rows.push_back({"attn.q_proj.1", rank_eps, "rank of the latent attention's queries"});
+    rows.push_back({"attn.kv_proj.1", rank_eps, "rank of the latent attention's keys and values"});
+  }
+  rows.push_back({"norm", eps, "before the output head"});
+  return rows;
+}
+
+void show(const RecipeOptions& options, Environment& environment) {
+  const ResolvedRecipe resolved = load(options, options.files.front(), environment);
+  const Rows norms = norm_epsilons(resolved.recipe.model);
+  if (options.json) {
+    Json values = Json::object(), eps = Json::object();
+    for (const RecipeValue& value : list_values(resolved)) {
+      values[value.key] = {{"value", to_json(value.text)}, {"origin", value.origin}};
+    }
+    for (const auto& row : norms) eps[row[0]] = to_json(row[1]);
+    const Json root = {{"file", options.files.front()},
+                       {"digest", resolved.digest()},
+                       {"values", values},
+                       {"norm_eps", eps},
+                       {"warnings", resolved.warnings}};
+    fmt::print("{}\n", root.dump(2));
+    return;
+  }
+  Rows rows;
+  for (const RecipeValue& value : list_values(resolved)) rows.push_back({value.key, value.text, value.origin});
+  print_rows(rows);
+  fmt::print("\nepsilon of each norm\n");
+  print_rows(norms);
+  fmt::print("\ndigest  {}\n", resolved.digest());
+}
+
+void check(const RecipeOptions& options, Environment& environment) {
+  int64_t num_refused = 0;
+  for (const std::string& file : options.files) {
+    try {
+      const ResolvedRecipe resolved = load(options, file, environment);
+      fmt::print("{}: good, {} parameters, digest {}\n", file, grouped(count_parameters(resolved.recipe.model)),
+                 resolved.digest().substr(0, 16));
+    } catch (const Error& error) {
+      if (options.files.size() == 1) throw;
+      fmt::print("{}\n", error.what());
+      ++num_refused;
+    }
+  }
+  if (num_refused > 0) {
+    throw ConfigError(fmt::format("recipe check: {} of {} files are no good recipe", num_refused, options.files.size()));
+  }
+}
+
+struct PlanDevice {
+  std::string name;
+  int64_t memory_bytes;
+};
+
+PlanDevice parse_device(const std::string& text) {
+  constexpr int64_t kGiB = int64_t{1} << 30;
+  if (text == "cpu") return {text, ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE)};
+  if (text == "h200") return {text, 139 * kGiB};
+  if (text == "h100") return {text, 79 * kGiB};
+  double count = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  const bool is_size = error == std::errc() && std::string_view(stop) == "GiB" && count > 0 && count < 1e6;
+  if (!is_size) throw ConfigError(error_text("--device", "", "cpu, h200, h100 or a size such as 24GiB", "\"" + text + "\""));
+  return {text, static_cast<int64_t>(count * static_cast<double>(kGiB))};
+}
+
+void plan(const RecipeOptions& options, Environment& environment) {
+  const PlanDevice device = parse_device(options.device);
+  const ResolvedRecipe resolved = load(options, options.files.front(), environment);
+  const Recipe& r = resolved.recipe;
+  const ModelConfig& m = r.model;
+  const int64_t parameters = count_parameters(m);
+  const int64_t embedding = m.vocab_size * m.hidden_size * (m.tie_word_embeddings ? 1 : 2);
+  const double flops = count_flops_per_token(m, r.train.seq_length);
+  const int64_t tokens_per_step = r.train.global_batch_size * r.train.seq_length;
+  const double tokens = static_cast<double>(tokens_per_step) * static_cast<double>(r.train.train_iters);
+  const int64_t accumulation = r.train.global_batch_size / r.train.micro_batch_size;
+  if (options.json) {
+    const Json root = {{"file", options.files.front()},
+                       {"parameters", parameters},
+                       {"embedding_parameters", embedding},
+                       {"flops_per_token", flops},
+                       {"tokens_per_step", tokens_per_step},
+                       {"steps", r.train.train_iters},
+                       {"tokens", tokens},
+                       {"flops", flops * tokens},
+                       {"micro_batches_per_step_on_one_rank", accumulation},
+                       {"device", device.name},
+                       {"device_memory_bytes", device.memory_bytes}};
+    fmt::print("{}\n", root.dump(2));
+    return;
+  }
+  print_rows({
+      {"parameters", grouped(parameters)},
+      {"  embedding and head", grouped(embedding)},
+      {"  blocks and norms", grouped(parameters - embedding)},
+      {"FLOPs per token", fmt::format("{:.4g} G, forward and backward, at {} tokens per sequence", flops / 1e9, r.train.seq_length)},
+      {"tokens per step", fmt::format("{}, in {} micro-batches of {} x {} on one rank", grouped(tokens_per_step),
+                                      accumulation, r.train.micro_batch_size, r.train.seq_length)},
+      {"steps", grouped(r.train.train_iters)},
+      {"tokens", fmt::format("{:.4g} G", tokens / 1e9)},
+      {"FLOPs", fmt::format("{:.3e}", flops * tokens)},
+      {"device memory", fmt::format("{:.1f} GiB ({})", static_cast<double>(device.memory_bytes) / (1 << 30), device.name)},
+  });
+}
+
+void keys(const RecipeOptions& options) {
+  if (options.markdown) {
+    fmt::print("{}", recipe_keys_markdown());
+  } else {
+    fmt::print("{}", recipe_keys_text());
+  }
+}
+
+CLI::App* add(CLI::App& parent, const char* name, const char* description, const std::shared_ptr<RecipeOptions>& options,
+              bool many_files, const char* example) {
+  CLI::App* command = parent.add_subcommand(name, description);
+  CLI::Option* files = command->add_option("file", options->files, many_files ? "Recipes" : "Recipe");
+  files->required()->type_name("FILE");
+  if (!many_files) files->expected(1);
+  command->add_option("--set", options->overrides, "Replaces a value of the file; may be given several times")
+      ->type_name("SECTION.KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->footer([example] { return "Example: " + std::string(example) + "\n\nKeys of a recipe:\n\n" + recipe_keys_text(); });
+  return command;
+}
+
+}  // namespace
+
+void add_recipe_command(CLI::App& app, Environment& environment) {
+  const auto options = std::make_shared<RecipeOptions>();
+  CLI::App* recipe = app.add_subcommand("recipe", "Shows, checks and plans training recipes");
+  recipe->require_subcommand(1);
+  recipe->footer("Example: deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
+
+  CLI::App* command = add(*recipe, "show", "Prints every value with its origin: file and line, --set or default", options,
+                          false, "deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
+  command->add_flag("--json", options->json, "Prints JSON");
+  command->callback([options, &environment] { show(*options, environment); });
+
+  command = add(*recipe, "check", "Says whether recipes are good, or the first thing wrong with each", options, true,
+                "deltatrain recipe check recipes/gdn/*.yaml");
+  command->callback([options, &environment] { check(*options, environment); });
+
+  command = add(*recipe, "plan", "Prints parameters, FLOPs and tokens of a run before anything runs", options, false,
+                "deltatrain recipe plan recipes/gdn/gdn_300m.yaml --device h200");
+  command->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")->capture_default_str();
+  command->add_flag("--json", options->json, "Prints JSON");
+  command->callback([options, &environment] { plan(*options, environment); });
+
+  command = recipe->add_subcommand("keys", "Lists every key of a recipe with type, default and meaning");
+  command->add_flag("--markdown", options->markdown, "Prints the tables of docs/recipes.md");
+  command->footer("Example: deltatrain recipe keys");
+  command->callback([options] { keys(*options); });
+}
+
+}  // namespace deltatrain::cli

@@ -1,0 +1,98 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/files.h"
+#include "support/test_files.h"
+
+namespace deltatrain::test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(RecipeCommandTest, ShowPrintsEveryValueWithItsOrigin) {
+  const ProgramResult result = run_program("recipe show recipes/hybrid/gdn_mla_300m.yaml --set optimizer.lr=3e-4");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("model.num_heads                 4               recipes/gdn/gdn_300m.yaml:6\n"));
+  EXPECT_THAT(result.out, HasSubstr("optimizer.lr                    0.0003          --set\n"));
+  EXPECT_THAT(result.out, HasSubstr("model.use_short_conv            true            default\n"));
+}
+
+TEST(RecipeCommandTest, ShowNamesTheEpsilonOfEveryNorm) {
+  const ProgramResult result =
+      run_program("recipe show recipes/hybrid/gdn_mla_300m.yaml --set model.norm_eps=0.5 --set model.attn.norm_eps=0.25");
+  EXPECT_THAT(result.out, HasSubstr("attn_norm       0.5   before each mixer\n"
+                                    "mlp_norm        0.5   before each feed-forward layer\n"
+                                    "attn.o_norm     0.5   after the delta rule, gated\n"
+                                    "attn.q_proj.1   0.25  rank of the latent attention's queries\n"
+                                    "attn.kv_proj.1  0.25  rank of the latent attention's keys and values\n"
+                                    "norm            0.5   before the output head\n"));
+}
+
+TEST(RecipeCommandTest, ShowPrintsJsonForMachines) {
+  const ProgramResult result = run_program("recipe show recipes/hybrid/kda_mla_300m.yaml --json --set data.train=2024");
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* part : {"\"model.attn.layers\": {\n      \"value\": [\n        0,\n        4,\n        8\n      ],",
+                           "\"value\": \"2024\"", "\"value\": 1e-06", "\"value\": null", "\"value\": \"cosine\"",
+                           "\"origin\": \"recipes/base/pretrain.yaml:4\""}) {
+    EXPECT_THAT(result.out, HasSubstr(part));
+  }
+}
+
+TEST(RecipeCommandTest, CheckTakesManyFiles) {
+  ProgramResult result = run_program("recipe check recipes/gdn/gdn_300m.yaml recipes/kda/kda_1b.yaml");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, StartsWith("recipes/gdn/gdn_300m.yaml: good, 307,767,232 parameters, digest "));
+  result = run_program("recipe check recipes/gdn/gdn_300m.yaml /nonexistent.yaml");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, HasSubstr("/nonexistent.yaml: cannot be opened: No such file or directory\n"));
+  EXPECT_EQ(result.err, "deltatrain: recipe check: 1 of 2 files are no good recipe\n");
+}
+
+TEST(RecipeCommandTest, BadRecipesEndWithOneLineAndExitCodeTwo) {
+  const TemporaryFolder folder;
+  const std::string file = (folder / "r.yaml").string();
+  write_file_atomically(file, "optimizer:\n  learning_rate: 1\n");
+  for (const char* command : {"show", "check", "plan"}) {
+    const ProgramResult result = run_program(std::string("recipe ") + command + " " + file);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err,
+              "deltatrain: " + file + ":2: optimizer.learning_rate: unknown key; did you mean optimizer.lr?\n");
+  }
+}
+
+TEST(RecipeCommandTest, PlanCountsBeforeAnythingRuns) {
+  ProgramResult result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device h200");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("parameters            307,767,232\n"));
+  EXPECT_THAT(result.out, HasSubstr("FLOPs per token       1.867 G"));
+  EXPECT_THAT(result.out, HasSubstr("tokens per step       2,097,152, in 16 micro-batches of 64 x 2048 on one rank\n"));
+  EXPECT_THAT(result.out, HasSubstr("tokens                9.999 G\n"));
+  EXPECT_THAT(result.out, HasSubstr("device memory         139.0 GiB (h200)\n"));
+  result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device 24GiB --json");
+  EXPECT_THAT(result.out, HasSubstr("\"device_memory_bytes\": 25769803776"));
+  result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device gpu");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "deltatrain: --device: expected cpu, h200, h100 or a size such as 24GiB, got \"gpu\"\n");
+}
+
+TEST(RecipeCommandTest, WarningsGoToStderr) {
+  const ProgramResult result = run_program("recipe check recipes/gdn/gdn_300m.yaml --set train.train_iters=50");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err,
+            "[recipe] warning: --set: train.train_iters: the run of 50 steps ends within the warm-up of 200\n");
+}
+
+TEST(RecipeCommandTest, HelpListsEveryKeyAndAnExample) {
+  const ProgramResult result = run_program("recipe show --help");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("Example: deltatrain recipe show "));
+  EXPECT_THAT(result.out, HasSubstr("  optimizer.lr\n      a number > 0; required\n      Peak learning rate.\n"));
+}
+
+}  // namespace
+}  // namespace deltatrain::test
