@@ -1,0 +1,146 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "checkpoint/model_folder.h"
+#include "cli/commands.h"
+#include "cli/device_options.h"
+#include "decode/generate.h"
+#include "model/weights.h"
+#include "text/tokenizer.h"
+
+namespace deltatrain::cli {
+
+namespace {
+
+struct Options {
+  std::string model, tokenizer, prompt, prompt_file;
+  int64_t max_new_tokens = 100;
+  double temperature = 0;
+  int64_t top_k = 0;
+  double top_p = 1;
+  uint64_t seed = 1;
+  int64_t samples = 1;
+  bool ignore_eos = false;
+  bool no_bos = false;
+  DeviceOptions device;
+};
+
+void check(const Options& options) {
+  const auto refuse = [](const char* name, const char* expected, const std::string& got) {
+    throw ConfigError(error_text("", name, expected, got));
+  };
+  if (!(options.temperature >= 0))
+    refuse("--temperature", "a number >= 0", std::to_string(options.temperature));
+  if (!(options.top_p > 0 && options.top_p <= 1))
+    refuse("--top-p", "a number in (0, 1]", std::to_string(options.top_p));
+  if (options.top_k < 0) refuse("--top-k", "a whole number >= 0", std::to_string(options.top_k));
+  if (options.max_new_tokens < 0)
+    refuse("--max-new-tokens", "a whole number >= 0", std::to_string(options.max_new_tokens));
+  if (options.samples < 1)
+    refuse("--samples", "a whole number >= 1", std::to_string(options.samples));
+}
+
+void run(const Options& options, Environment& environment) {
+  check(options);
+  const checkpoint::ModelFolder folder(options.model);
+  const ModelConfig config = read_model_config(folder);
+  const auto tokenizer =
+      text::Tokenizer::load(options.tokenizer.empty() ? folder.folder() : options.tokenizer);
+  const std::string prompt_text =
+      options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file, 1 << 26);
+  std::vector<int32_t> prompt = tokenizer.encode(
+      prompt_text, options.no_bos ? text::AddSpecialTokens::kNo : text::AddSpecialTokens::kYes);
+  if (prompt.empty()) {
+    const auto start = tokenizer.bos_id() ? tokenizer.bos_id() : tokenizer.eos_id();
+    if (!start)
+      throw ConfigError(error_text("", "--prompt",
+                                   "text (the tokenizer has no BOS or EOS to start from)", "none"));
+    prompt = {*start};
+  }
+  for (const int32_t id : prompt) {
+    if (id >= config.vocab_size) {
+      throw ConfigError(
+          error_text(options.model, "tokenizer",
+                     "ids below the model's vocabulary size " + std::to_string(config.vocab_size),
+                     std::to_string(id)));
+    }
+  }
+
+  DeviceChoice device(options.device);
+  const auto length = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
+  decode::Decoder decoder(device.context(), device.planning_context(), config, 1, length,
+                          std::min<int64_t>(512, static_cast<int64_t>(prompt.size())));
+  load_weights(decoder.context(), config, folder, decoder.parameters());
+
+  int64_t total = 0;
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t i = 0; i < options.samples; ++i) {
+    decode::Generation generation{.max_new_tokens = options.max_new_tokens,
+                                  .sampling = {options.temperature, options.top_k, options.top_p,
+                                               options.seed + static_cast<uint64_t>(i)},
+                                  .stop_id = {}};
+    if (!options.ignore_eos) generation.stop_id = tokenizer.eos_id();
+    text::StreamDecoder stream(tokenizer, text::SkipSpecialTokens::kYes);
+    std::fwrite(prompt_text.data(), 1, prompt_text.size(), stdout);
+    const auto print = [](const std::string& piece) {
+      std::fwrite(piece.data(), 1, piece.size(), stdout);
+      std::fflush(stdout);
+    };
+    total += static_cast<int64_t>(decode::generate(decoder, prompt, generation, [&](int32_t id) {
+                                    print(stream.append(id));
+                                    return true;
+                                  }).size());
+    print(stream.finish() + "\n");
+    if (i + 1 < options.samples) print("\n");
+  }
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  char line[128];
+  std::snprintf(line, sizeof line, "%lld tokens in %.2f s, %.1f tokens/s, state %.2f MiB",
+                static_cast<long long>(total), seconds, static_cast<double>(total) / seconds,
+                static_cast<double>(decoder.state().num_bytes()) / (1 << 20));
+  environment.reporter.message("generate", line);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app, Environment& environment) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("generate", "Text from a prompt");
+  command->add_option("--model", options->model, "Checkpoint, run folder or Hugging Face folder")
+      ->required();
+  command->add_option("--tokenizer", options->tokenizer,
+                      "Folder or file; default: the model's folder");
+  command->add_option("--prompt", options->prompt,
+                      "Text to go on from; default: the start of a document");
+  command->add_option("--prompt-file", options->prompt_file, "File with the prompt")
+      ->excludes("--prompt");
+  command->add_option("--max-new-tokens", options->max_new_tokens, "Tokens to add at most")
+      ->capture_default_str();
+  command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();
+  command->add_option("--top-k", options->top_k, "Among the k most likely; 0: all")
+      ->capture_default_str();
+  command
+      ->add_option("--top-p", options->top_p, "Among the most likely that reach this probability")
+      ->capture_default_str();
+  command->add_option("--seed", options->seed, "Of the sampling; sample i uses seed + i")
+      ->capture_default_str();
+  command->add_option("--samples", options->samples, "Texts to make")->capture_default_str();
+  command->add_flag("--ignore-eos", options->ignore_eos, "Go on after the end-of-text token");
+  command->add_flag("--no-bos", options->no_bos,
+                    "Do not put the tokenizer's special tokens around the prompt");
+  options->device.add_to(*command);
+  command->footer(
+      "Example: deltatrain generate --model runs/a --prompt 'The kernel' --temperature 0.8 --top-p "
+      "0.95");
+  command->callback([options, &environment] { run(*options, environment); });
+}
+
+}  // namespace deltatrain::cli

@@ -1,0 +1,91 @@
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/device_options.h"
+#include "config/recipe_reader.h"
+#include "train/trainer.h"
+
+namespace deltatrain::cli {
+
+namespace {
+
+struct Options {
+  std::string recipe, out;
+  std::vector<std::string> overrides;
+  bool resume = false;
+  DeviceOptions device;
+};
+
+volatile std::sig_atomic_t requested_signal = 0;  // the one thing a signal handler may touch
+
+void on_signal(int signal) {
+  // A second signal of the same kind ends the program at once.
+  requested_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+std::string command_line(const Environment& environment) {
+  std::string line;
+  for (int i = 0; i < environment.argc; ++i) {
+    if (i > 0) line += ' ';
+    line += environment.argv[i];
+  }
+  return line;
+}
+
+void run(const Options& options, Environment& environment) {
+  const ResolvedRecipe resolved = load_recipe(options.recipe, options.overrides);
+  for (const std::string& warning : resolved.warnings)
+    environment.reporter.warning("recipe", warning);
+  DeviceOptions device_options = options.device;
+  if (device_options.precision.empty() && device_options.device != "reference") {
+    device_options.precision = resolved.recipe.train.precision == Precision::kBf16 ? "bf16" : "f32";
+  }
+  if (device_options.device == "cpu" && device_options.precision == "bf16") {
+    environment.reporter.warning("train", "train.precision bf16: the cpu computes in f32");
+    device_options.precision = "f32";
+  }
+  DeviceChoice device(device_options);
+  std::signal(SIGTERM, on_signal);
+  std::signal(SIGINT, on_signal);
+  const train::TrainOptions train_options{
+      .out = options.out,
+      .resume = options.resume,
+      .command = command_line(environment),
+      .stop_signal = [] { return static_cast<int>(requested_signal); },
+      .algorithms = {}};
+  const train::TrainResult result = train::train(device.context(), device.planning_context(),
+                                                 resolved, train_options, environment.reporter);
+  std::printf("%lld steps, last loss %.4f", static_cast<long long>(result.steps), result.last_loss);
+  if (result.validation_loss) std::printf(", validation loss %.4f", *result.validation_loss);
+  std::printf("\n");
+  if (result.stopped_by_signal != 0) environment.exit_code = 128 + result.stopped_by_signal;
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, Environment& environment) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand("train", "Train the model of a recipe");
+  command->add_option("--recipe", options->recipe, "Recipe file; see recipes/ and docs/recipes.md")
+      ->required();
+  command->add_option("--set", options->overrides,
+                      "section.key=value, over the recipe; may be given again");
+  command->add_option("--out", options->out, "Folder of the run; new or empty unless --resume")
+      ->required();
+  command->add_flag("--resume", options->resume,
+                    "Continue the run in --out from its last checkpoint");
+  options->device.add_to(*command);
+  command->footer(
+      "SIGTERM and SIGINT save at the next step and end with exit code 128 + signal.\n"
+      "Example: deltatrain train --recipe recipes/smoke/gdn.yaml --set data.train=tokens --out "
+      "runs/a");
+  command->callback([options, &environment] { run(*options, environment); });
+}
+
+}  // namespace deltatrain::cli
