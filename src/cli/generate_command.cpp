@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,8 +52,8 @@ void run(const Options& options, Environment& environment) {
   check(options);
   const checkpoint::ModelFolder folder(options.model);
   const ModelConfig config = read_model_config(folder);
-  const auto tokenizer =
-      text::Tokenizer::load(options.tokenizer.empty() ? folder.folder() : options.tokenizer);
+  const auto tokenizer = text::Tokenizer::load(
+      options.tokenizer.empty() ? folder.folder() : std::filesystem::path(options.tokenizer));
   const std::string prompt_text =
       options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file, 1 << 26);
   std::vector<int32_t> prompt = tokenizer.encode(
@@ -62,7 +63,7 @@ void run(const Options& options, Environment& environment) {
     if (!start)
       throw ConfigError(error_text("", "--prompt",
                                    "text (the tokenizer has no BOS or EOS to start from)", "none"));
-    prompt = {*start};
+    prompt.push_back(*start);
   }
   for (const int32_t id : prompt) {
     if (id >= config.vocab_size) {
