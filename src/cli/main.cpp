@@ -29,6 +29,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(36);
 
   cli::add_dump_command(app, environment);
+  cli::add_plot_command(app, environment);
   cli::add_diff_command(app, environment);
   cli::add_recipe_command(app, environment);
 
