@@ -9,13 +9,16 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "backend/registry.h"
 #include "base/error.h"
 #include "cli/commands.h"
 #include "config/recipe_reader.h"
 #include "config/yaml_tree.h"
+#include "model/training_step.h"
 
 namespace deltatrain::cli {
 
@@ -38,6 +41,10 @@ std::string grouped(int64_t value) {
     digits.insert(static_cast<size_t>(at), ",");
   }
   return digits;
+}
+
+std::string scaled(double value) {
+  return value < 1e8 ? fmt::format("{:.4g} M", value / 1e6) : fmt::format("{:.4g} G", value / 1e9);
 }
 
 using Rows = std::vector<std::vector<std::string>>;
@@ -130,21 +137,78 @@ void check(const RecipeOptions& options, Environment& environment) {
   }
 }
 
+constexpr int64_t kGiB = int64_t{1} << 30;
+
 struct PlanDevice {
   std::string name;
+  DeviceKind kind;
   int64_t memory_bytes;
 };
 
 PlanDevice parse_device(const std::string& text) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  if (text == "cpu") return {text, ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE)};
-  if (text == "h200") return {text, 139 * kGiB};
-  if (text == "h100") return {text, 79 * kGiB};
+  if (text == "cpu") return {text, DeviceKind::kCpu, ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE)};
+  if (text == "h200") return {text, DeviceKind::kCuda, 139 * kGiB};
+  if (text == "h100") return {text, DeviceKind::kCuda, 79 * kGiB};
   double count = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), count);
   const bool is_size = error == std::errc() && std::string_view(stop) == "GiB" && count > 0 && count < 1e6;
   if (!is_size) throw ConfigError(error_text("--device", "", "cpu, h200, h100 or a size such as 24GiB", "\"" + text + "\""));
-  return {text, static_cast<int64_t>(count * static_cast<double>(kGiB))};
+  return {text, DeviceKind::kCuda, static_cast<int64_t>(count * static_cast<double>(kGiB))};
+}
+
+// What a step of the recipe takes on a device: the real step, run on a backend that only records sizes.
+class MemoryPlanner {
+ public:
+  MemoryPlanner(const Recipe& recipe, const PlanDevice& device) : recipe_(recipe), device_(device) {
+    backend::BackendOptions backend_options;
+    backend_options.planned = device.kind;
+    backend_ = backend::make_backend(DeviceKind::kPlan, backend_options);
+    const bool is_bf16 = device.kind == DeviceKind::kCuda && recipe.train.precision == Precision::kBf16;
+    context_ = Context{&backend_->device(), &backend_->table(), nullptr, is_bf16 ? DType::kBF16 : DType::kF32};
+  }
+
+  MemoryPlan plan(int64_t micro_batch_size) const {
+    return TrainingStep::plan(context_, recipe_.model,
+                              BatchShape{.num_rows = micro_batch_size * recipe_.train.seq_length,
+                                         .num_sequences = micro_batch_size,
+                                         .loss_chunk_rows = recipe_.parallel.loss_chunk_rows});
+  }
+
+  // The largest micro-batch below the recipe's that divides the global batch and fits, or 0.
+  int64_t find_fitting() const {
+    for (int64_t size = recipe_.train.micro_batch_size - 1; size > 0; --size) {
+      if (recipe_.train.global_batch_size % size == 0 && plan(size).total() <= device_.memory_bytes) return size;
+    }
+    return 0;
+  }
+
+ private:
+  const Recipe& recipe_;
+  const PlanDevice& device_;
+  std::unique_ptr<backend::Backend> backend_;
+  Context context_;
+};
+
+std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGiB); }
+
+Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const PlanDevice& device) {
+  Rows rows = {{"memory", gib(memory.total())},
+               {"  parameters", gib(memory.parameters)},
+               {"  gradients", gib(memory.gradients)},
+               {"  optimizer state", gib(memory.optimizer)},
+               {"  saved activations", gib(memory.saved_activations)},
+               {"  scratch", gib(memory.scratch)},
+               {"  batch", gib(memory.batch)}};
+  std::string verdict = gib(device.memory_bytes) + " (" + device.name + "): ";
+  if (memory.total() <= device.memory_bytes) {
+    verdict += "fits";
+  } else if (const int64_t size = planner.find_fitting(); size > 0) {
+    verdict += fmt::format("does not fit, train.micro_batch_size {} would", size);
+  } else {
+    verdict += "does not fit, nor does any smaller micro-batch";
+  }
+  rows.push_back({"device memory", verdict});
+  return rows;
 }
 
 void plan(const RecipeOptions& options, Environment& environment) {
@@ -158,33 +222,58 @@ void plan(const RecipeOptions& options, Environment& environment) {
   const int64_t tokens_per_step = r.train.global_batch_size * r.train.seq_length;
   const double tokens = static_cast<double>(tokens_per_step) * static_cast<double>(r.train.train_iters);
   const int64_t accumulation = r.train.global_batch_size / r.train.micro_batch_size;
+  std::optional<MemoryPlanner> planner;
+  std::string no_memory;  // why the memory isn't known
+  try {
+    planner.emplace(r, device);
+  } catch (const UnsupportedError& error) {
+    no_memory = error.what();
+  }
+  MemoryPlan memory;
+  if (planner) memory = planner->plan(r.train.micro_batch_size);
   if (options.json) {
-    const Json root = {{"file", options.files.front()},
-                       {"parameters", parameters},
-                       {"embedding_parameters", embedding},
-                       {"flops_per_token", flops},
-                       {"tokens_per_step", tokens_per_step},
-                       {"steps", r.train.train_iters},
-                       {"tokens", tokens},
-                       {"flops", flops * tokens},
-                       {"micro_batches_per_step_on_one_rank", accumulation},
-                       {"device", device.name},
-                       {"device_memory_bytes", device.memory_bytes}};
+    Json root = {{"file", options.files.front()},
+                 {"parameters", parameters},
+                 {"embedding_parameters", embedding},
+                 {"flops_per_token", flops},
+                 {"tokens_per_step", tokens_per_step},
+                 {"steps", r.train.train_iters},
+                 {"tokens", tokens},
+                 {"flops", flops * tokens},
+                 {"micro_batches_per_step_on_one_rank", accumulation},
+                 {"device", device.name},
+                 {"device_memory_bytes", device.memory_bytes},
+                 {"memory_bytes", nullptr}};
+    if (planner) {
+      root["memory_bytes"] = {{"parameters", memory.parameters},
+                              {"gradients", memory.gradients},
+                              {"optimizer", memory.optimizer},
+                              {"saved_activations", memory.saved_activations},
+                              {"scratch", memory.scratch},
+                              {"batch", memory.batch},
+                              {"total", memory.total()}};
+    }
     fmt::print("{}\n", root.dump(2));
     return;
   }
-  print_rows({
+  Rows rows = {
       {"parameters", grouped(parameters)},
       {"  embedding and head", grouped(embedding)},
       {"  blocks and norms", grouped(parameters - embedding)},
-      {"FLOPs per token", fmt::format("{:.4g} G, forward and backward, at {} tokens per sequence", flops / 1e9, r.train.seq_length)},
+      {"FLOPs per token",
+       fmt::format("{}, forward and backward, at {} tokens per sequence", scaled(flops), r.train.seq_length)},
       {"tokens per step", fmt::format("{}, in {} micro-batches of {} x {} on one rank", grouped(tokens_per_step),
                                       accumulation, r.train.micro_batch_size, r.train.seq_length)},
       {"steps", grouped(r.train.train_iters)},
-      {"tokens", fmt::format("{:.4g} G", tokens / 1e9)},
+      {"tokens", scaled(tokens)},
       {"FLOPs", fmt::format("{:.3e}", flops * tokens)},
-      {"device memory", fmt::format("{:.1f} GiB ({})", static_cast<double>(device.memory_bytes) / (1 << 30), device.name)},
-  });
+  };
+  if (planner) {
+    for (auto& row : memory_rows(*planner, memory, device)) rows.push_back(std::move(row));
+  } else {
+    rows.push_back({"memory", "not known: " + no_memory});
+  }
+  print_rows(rows);
 }
 
 void keys(const RecipeOptions& options) {
@@ -227,7 +316,7 @@ void add_recipe_command(CLI::App& app, Environment& environment) {
                 "deltatrain recipe check recipes/gdn/*.yaml");
   command->callback([options, &environment] { check(*options, environment); });
 
-  command = add(*recipe, "plan", "Prints parameters, FLOPs and tokens of a run before anything runs", options, false,
+  command = add(*recipe, "plan", "Prints parameters, FLOPs, tokens and memory of a run before anything runs", options, false,
                 "deltatrain recipe plan recipes/gdn/gdn_300m.yaml --device h200");
   command->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")->capture_default_str();
   command->add_flag("--json", options->json, "Prints JSON");
