@@ -1,0 +1,106 @@
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/parallel.h"
+
+namespace deltatrain::backend::cpu {
+
+void add_partial_sums(const float* partials, int64_t num_blocks, int64_t width, float* out) {
+  constexpr int64_t kColumns = 64;
+  const auto columns = [&](int64_t chunk) {
+    const int64_t begin = chunk * kColumns;
+    const int64_t count = std::min(kColumns, width - begin);
+    double sums[kColumns] = {};
+    for (int64_t b = 0; b < num_blocks; ++b) {
+      const float* row = partials + b * width + begin;
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(row[i]);
+    }
+    for (int64_t i = 0; i < count; ++i) out[begin + i] += static_cast<float>(sums[i]);
+  };
+  if (num_blocks * width <= kSerialElements) {
+    for (int64_t chunk = 0; chunk < divide_up(width, kColumns); ++chunk) columns(chunk);
+  } else {
+    parallel_for(divide_up(width, kColumns), columns);
+  }
+}
+
+void add(const Context&, const ops::Add& args) {
+  const int64_t D = args.y_RD.size(1);
+  const float* a = args.a_RD.data<float>();
+  const float* b = args.b_RD.data<float>();
+  float* y = args.y_RD.data<float>();
+  const int64_t a_stride = args.a_RD.stride(0);
+  const int64_t b_stride = args.b_RD.stride(0);
+  const int64_t y_stride = args.y_RD.stride(0);
+  parallel_rows(args.y_RD.size(0), D, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* a_row = a + r * a_stride;
+      const float* b_row = b + r * b_stride;
+      float* y_row = y + r * y_stride;
+#pragma omp simd
+      for (int64_t d = 0; d < D; ++d) y_row[d] = a_row[d] + b_row[d];
+    }
+  });
+}
+
+namespace {
+
+template <class To, class From>
+To converted(From value) {
+  if constexpr (std::is_same_v<To, From>) {
+    return value;
+  } else if constexpr (std::is_same_v<From, BFloat16>) {
+    return static_cast<To>(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<To, BFloat16>) {
+    return BFloat16(static_cast<float>(value));
+  } else {
+    return static_cast<To>(value);
+  }
+}
+
+template <class To, class From>
+void convert_elements(const Tensor& x_tensor, const Tensor& y_tensor) {
+  const From* x = x_tensor.data<From>();
+  To* y = y_tensor.data<To>();
+  parallel_elements(x_tensor.num_elements(), [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y[i] = converted<To>(x[i]);
+  });
+}
+
+template <class From>
+void convert_from(const ops::Convert& args) {
+  switch (args.y.dtype()) {
+    case DType::kF64:
+      return convert_elements<double, From>(args.x, args.y);
+    case DType::kF32:
+      return convert_elements<float, From>(args.x, args.y);
+    case DType::kBF16:
+      return convert_elements<BFloat16, From>(args.x, args.y);
+    default:
+      throw UnsupportedError(error_text("convert", "y", "f64, f32 or bf16", dtype_name(args.y.dtype())));
+  }
+}
+
+}  // namespace
+
+void convert(const Context&, const ops::Convert& args) {
+  switch (args.x.dtype()) {
+    case DType::kF64:
+      return convert_from<double>(args);
+    case DType::kF32:
+      return convert_from<float>(args);
+    case DType::kBF16:
+      return convert_from<BFloat16>(args);
+    default:
+      throw UnsupportedError(error_text("convert", "x", "f64, f32 or bf16", dtype_name(args.x.dtype())));
+  }
+}
+
+void sum_to(const Context&, const ops::SumTo& args) {
+  const int64_t R = args.x_R.size(0);
+  const float* x = args.x_R.data<float>();
+  double sum = 0;
+  for (int64_t r = 0; r < R; ++r) sum += static_cast<double>(x[r]);
+  *args.result += sum;
+}
+
+}  // namespace deltatrain::backend::cpu

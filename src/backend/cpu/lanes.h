@@ -1,0 +1,17 @@
+// Vectors of 16 f32 lanes; on machines with narrower registers the compiler splits them.
+#pragma once
+
+#include <cstdint>
+
+namespace deltatrain::backend::cpu {
+
+inline constexpr int64_t kLanes = 16;
+
+typedef float Lanes __attribute__((vector_size(64)));
+typedef float UnalignedLanes __attribute__((vector_size(64), aligned(4), may_alias));
+
+inline Lanes load(const float* p) { return *reinterpret_cast<const UnalignedLanes*>(p); }
+inline void store(float* p, Lanes x) { *reinterpret_cast<UnalignedLanes*>(p) = x; }
+inline Lanes broadcast(float x) { return Lanes{} + x; }
+
+}  // namespace deltatrain::backend::cpu
