@@ -11,6 +11,7 @@ find_package(spdlog REQUIRED)  # log lines of the command line program
 find_package(CLI11 REQUIRED)          # command line, included by src/cli only
 find_package(yaml-cpp REQUIRED)       # recipes
 find_package(nlohmann_json REQUIRED)  # config.json, tokenizer.json, state.json
+find_package(simdjson REQUIRED)       # lines of JSON in raw text
 find_package(ZLIB REQUIRED)           # .gz input
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of written files
 

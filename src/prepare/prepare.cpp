@@ -1,0 +1,329 @@
+#include "prepare/prepare.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/hash.h"
+#include "prepare/assemble.h"
+#include "prepare/pipeline.h"
+#include "prepare/plan.h"
+
+namespace deltatrain::prepare {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+const char* name_of(TextDocuments value) {
+  return value == TextDocuments::kFile ? "file" : value == TextDocuments::kLine ? "line" : "paragraph";
+}
+const char* name_of(OnInvalidUtf8 value) {
+  return value == OnInvalidUtf8::kStop ? "stop" : value == OnInvalidUtf8::kReplace ? "replace" : "skip";
+}
+const char* name_of(OnBadDocument value) { return value == OnBadDocument::kStop ? "stop" : "skip"; }
+
+std::string sha256_of(const std::string& text) {
+  Sha256 sha;
+  sha.update(text.data(), text.size());
+  return sha.hex();
+}
+
+void check_options(const PrepareOptions& options) {
+  const auto require = [](bool holds, const char* what, const char* expected, const std::string& got) {
+    if (!holds) throw ConfigError(error_text("", what, expected, got));
+  };
+  require(!options.inputs.empty(), "--input", "at least one file, folder or glob", "none");
+  require(!options.out.empty() && !options.out.ends_with('/'), "--out", "a prefix of files", "'" + options.out + "'");
+  require(options.num_workers > 0, "--workers", "at least 1", std::to_string(options.num_workers));
+  require(options.num_partitions > 0, "--partitions", "at least 1", std::to_string(options.num_partitions));
+  require(options.valid_fraction >= 0 && options.valid_fraction < 1, "--valid-fraction", "a number from 0 to below 1",
+          std::to_string(options.valid_fraction));
+  require(options.num_partitions == 1 || options.valid_fraction == 0, "--partitions with --valid-fraction",
+          "one of the two", "both");
+  require(options.records.text_column.find('/') == std::string::npos && !options.records.text_column.empty(),
+          "--text-column", "a name without '/', since outputs are named after it",
+          "'" + options.records.text_column + "'");
+  require(options.records.max_document_bytes > 0, "--max-document-bytes", "at least 1",
+          std::to_string(options.records.max_document_bytes));
+  require(options.num_machines > 0 && options.machine >= 0 && options.machine < options.num_machines, "--shard",
+          "i/n with i from 1 to n", std::to_string(options.machine + 1) + "/" + std::to_string(options.num_machines));
+  require(!options.merge || options.num_machines == 1, "--merge with --shard", "one of the two", "both");
+}
+
+// Everything that the outputs depend on.
+Json settings_of(const PrepareOptions& options, const TextEncoder& encoder, const Plan& plan,
+                 formats::TokenType type) {
+  std::string fingerprints;
+  for (const InputFile& file : plan.files) {
+    fingerprints += file.path + " " + file_format_name(file.format) + " " + file_fingerprint(file) + "\n";
+  }
+  return Json{{"layout", "megatron"},
+              {"tokenizer", encoder.description},
+              {"tokenizer_digest", encoder.identity},
+              {"vocab_size", encoder.vocab_size},
+              {"eod_id", encoder.eod_id},
+              {"element_type", formats::token_type_name(type)},
+              {"text_column", options.records.text_column},
+              {"txt_documents", name_of(options.records.text_documents)},
+              {"invalid_utf8", name_of(options.records.on_invalid_utf8)},
+              {"bad_documents", name_of(options.records.on_bad_document)},
+              {"max_document_bytes", options.records.max_document_bytes},
+              {"partitions", options.num_partitions},
+              {"valid_fraction", options.valid_fraction},
+              {"shard_bytes", options.shard_bytes},
+              {"input_files", plan.files.size()},
+              {"input_bytes", plan.bytes},
+              {"input_digest", sha256_of(fingerprints)}};
+}
+
+std::optional<Json> read_json(const std::string& path) {
+  if (!fs::exists(path)) return std::nullopt;
+  try {
+    return Json::parse(read_file(path));
+  } catch (const Json::exception& error) {
+    throw FormatError(error_text(path, "", "JSON as prepare writes it", error.what()));
+  }
+}
+
+// The first setting of `got` that is not as in `want`, in words; empty when all are.
+std::string difference(const Json& want, const Json& got) {
+  for (const auto& [key, value] : want.items()) {
+    const auto found = got.find(key);
+    if (found == got.end()) return key + " " + value.dump() + " against none";
+    if (*found != value) return key + " " + value.dump() + " against " + found->dump();
+  }
+  return {};
+}
+
+class Preparation {
+ public:
+  Preparation(const PrepareOptions& options, const TextEncoder& encoder, Reporter& reporter)
+      : options_(options),
+        encoder_(encoder),
+        reporter_(reporter),
+        type_(formats::token_type_for_vocabulary(encoder.vocab_size)),
+        layout_{options.out, options.records.text_column + "_document", options.num_partitions,
+                options.valid_fraction},
+        parts_(options.out + ".parts"),
+        manifest_path_(options.out + ".manifest.json") {}
+
+  PrepareResult run() {
+    InputFiles inputs = find_input_files(options_.inputs, options_.format);
+    if (inputs.num_ignored > 0) {
+      reporter_.message("prepare", std::to_string(inputs.num_ignored) + " files of other kinds in the folders are left out");
+    }
+    plan_ = make_plan(std::move(inputs.files), options_.records, options_.shard_bytes);
+    settings_ = settings_of(options_, encoder_, plan_, type_);
+    if (options_.overwrite) remove_outputs();
+    if (const std::optional<PrepareResult> finished = finished_run(); finished.has_value()) return *finished;
+    claim_parts();
+    remove_leftovers();
+    if (!options_.merge) make_missing_parts();
+    if (options_.num_machines > 1) return {.counts = count_parts(false), .outputs = {}, .already_there = false};
+    return merge();
+  }
+
+ private:
+  std::string stem_of(int64_t shard) const {
+    char name[32];
+    std::snprintf(name, sizeof name, "/%06lld", static_cast<long long>(shard));
+    return parts_ + name;
+  }
+
+  std::vector<std::string> output_paths() const {
+    std::vector<std::string> paths;
+    for (const std::string& prefix : layout_.prefixes()) {
+      paths.push_back(formats::bin_path(prefix).string());
+      paths.push_back(formats::idx_path(prefix).string());
+    }
+    return paths;
+  }
+
+  void remove_outputs() const {
+    fs::remove(manifest_path_);
+    for (const std::string& path : output_paths()) fs::remove(path);
+    fs::remove_all(parts_);
+  }
+
+  // The result of a run with the same settings that had finished; an error when other outputs are there.
+  std::optional<PrepareResult> finished_run() const {
+    const std::optional<Json> manifest = read_json(manifest_path_);
+    if (manifest.has_value()) {
+      const std::string differs = difference(settings_, manifest->value("settings", Json::object()));
+      if (!differs.empty()) {
+        throw ConfigError(error_text(manifest_path_, "", "no earlier output",
+                                     "one of other settings (" + differs + "); give another --out or --overwrite"));
+      }
+      PrepareResult result;
+      result.already_there = true;
+      result.counts.documents = manifest->at("documents");
+      result.counts.tokens = manifest->at("tokens");
+      bool whole = true;
+      for (const Json& output : manifest->at("outputs")) {
+        for (const char* kind : {"bin", "idx"}) {
+          const Json& file = output.at(kind);
+          const fs::path path = fs::path(manifest_path_).parent_path() / file.at("file").get<std::string>();
+          std::error_code missing;
+          whole = whole && static_cast<int64_t>(fs::file_size(path, missing)) == file.at("bytes").get<int64_t>();
+          result.outputs.push_back({path.string(), file.at("bytes"), file.at("sha256")});
+        }
+      }
+      if (whole) return result;
+      throw ConfigError(error_text(manifest_path_, "", "the outputs that it names",
+                                   "files missing or of another size; give --overwrite to make them again"));
+    }
+    if (fs::exists(parts_)) return std::nullopt;  // a run that stopped may have left outputs behind
+    for (const std::string& path : output_paths()) {
+      if (fs::exists(path)) {
+        throw ConfigError(error_text(path, "", "no earlier output", "a file without a manifest; give another --out or --overwrite"));
+      }
+    }
+    return std::nullopt;
+  }
+
+  // Makes the folder of the parts, or takes on one that was made for the same settings.
+  void claim_parts() const {
+    const std::string path = parts_ + "/plan.json";
+    const std::optional<Json> earlier = read_json(path);
+    if (earlier.has_value()) {
+      const std::string differs = difference(settings_, *earlier);
+      if (differs.empty()) return;
+      throw ConfigError(error_text(path, "", "an unfinished run of these settings",
+                                   "one of others (" + differs + "); give another --out or --overwrite"));
+    }
+    if (options_.merge) {
+      throw ConfigError(error_text("--merge", parts_, "the parts that --shard runs have made", "none"));
+    }
+    std::error_code failed;
+    fs::create_directories(parts_, failed);
+    if (failed) throw FileError(parts_ + ": cannot be created: " + failed.message(), ExitCode::kEnvironment);
+    write_file_atomically(path, settings_.dump(1) + "\n");
+  }
+
+  void make_missing_parts() const {
+    std::vector<int64_t> missing;
+    int64_t total_bytes = 0;
+    int64_t done_bytes = 0;
+    int64_t num_done = 0;
+    for (int64_t i = options_.machine; i < num_shards(); i += options_.num_machines) {
+      const int64_t bytes = plan_.shards[static_cast<size_t>(i)].bytes;
+      total_bytes += bytes;
+      if (part_is_whole(stem_of(i))) {
+        done_bytes += bytes;
+        ++num_done;
+      } else {
+        missing.push_back(i);
+      }
+    }
+    if (num_done > 0) {
+      reporter_.message("prepare", "goes on: " + std::to_string(num_done) + " of " +
+                                       std::to_string(num_done + static_cast<int64_t>(missing.size())) +
+                                       " shards are there");
+    }
+    PipelineOptions pipeline;
+    pipeline.records = options_.records;
+    pipeline.token_type = type_;
+    pipeline.num_workers = options_.num_workers;
+    make_parts(plan_, missing, encoder_, pipeline, [this](int64_t shard) { return stem_of(shard); }, done_bytes,
+               total_bytes, reporter_);
+  }
+
+  // Temporary files of a run that was killed. Other machines write into the same folder: theirs stay.
+  void remove_leftovers() const {
+    if (options_.num_machines > 1) return;
+    const fs::path out(options_.out);
+    const auto remove_in = [](const fs::path& folder, const std::string& start) {
+      for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        if (name.starts_with(start) && name.find(".tmp-") != std::string::npos) fs::remove(entry.path());
+      }
+    };
+    remove_in(parts_, "");
+    for (const std::string& path : output_paths()) {
+      remove_in(out.has_parent_path() ? out.parent_path() : ".", fs::path(path).filename().string());
+    }
+  }
+
+  int64_t num_shards() const { return static_cast<int64_t>(plan_.shards.size()); }
+
+  PartCounts count_parts(bool all) const {
+    PartCounts counts;
+    for (int64_t i = 0; i < num_shards(); ++i) {
+      if (!part_is_whole(stem_of(i))) {
+        if (!all) continue;
+        throw ConfigError(error_text("--merge", parts_, "all " + std::to_string(num_shards()) + " parts",
+                                     "none for shard " + std::to_string(i) + "; has every --shard run finished?"));
+      }
+      counts.add(read_part_counts(stem_of(i)));
+    }
+    return counts;
+  }
+
+  PrepareResult merge() const {
+    PrepareResult result;
+    result.counts = count_parts(true);
+    if (result.counts.documents == 0) {
+      std::string skipped;
+      for (const auto& [reason, count] : result.counts.skipped) {
+        skipped += (skipped.empty() ? ": " : ", ") + std::to_string(count) + " " + reason;
+      }
+      fs::remove_all(parts_);
+      throw ConfigError(error_text("--input " + options_.inputs.front(), "", "at least one document",
+                                   "none in " + std::to_string(plan_.files.size()) + " files" + skipped));
+    }
+    std::vector<std::string> stems;
+    for (int64_t i = 0; i < num_shards(); ++i) stems.push_back(stem_of(i));
+    const std::vector<TokenFiles> files = assemble(stems, layout_, type_, result.counts.tokens, reporter_);
+
+    Json outputs = Json::array();
+    for (const TokenFiles& one : files) {
+      const auto entry = [&](const fs::path& path, int64_t bytes, const std::string& sha256) {
+        result.outputs.push_back({path.string(), bytes, sha256});
+        return Json{{"file", path.filename().string()}, {"bytes", bytes}, {"sha256", sha256}};
+      };
+      outputs.push_back(
+          Json{{"documents", one.documents},
+               {"tokens", one.tokens},
+               {"bin", entry(formats::bin_path(one.prefix), one.digests.bin_bytes, one.digests.bin_sha256)},
+               {"idx", entry(formats::idx_path(one.prefix), one.digests.idx_bytes, one.digests.idx_sha256)}});
+    }
+    Json inputs = Json::array();
+    for (const InputFile& file : plan_.files) inputs.push_back(Json{{"path", file.path}, {"bytes", file.bytes}});
+    const Json manifest{{"documents", result.counts.documents},
+                        {"tokens", result.counts.tokens},
+                        {"text_bytes", result.counts.text_bytes},
+                        {"skipped", result.counts.skipped},
+                        {"replaced", result.counts.replaced},
+                        {"outputs", outputs},
+                        {"settings", settings_},
+                        {"inputs", inputs}};
+    write_file_atomically(manifest_path_, manifest.dump(1) + "\n");
+    fs::remove_all(parts_);
+    return result;
+  }
+
+  const PrepareOptions& options_;
+  const TextEncoder& encoder_;
+  Reporter& reporter_;
+  const formats::TokenType type_;
+  const Layout layout_;
+  const std::string parts_;
+  const std::string manifest_path_;
+  Plan plan_;
+  Json settings_;
+};
+
+}  // namespace
+
+PrepareResult prepare_token_files(const PrepareOptions& options, const TextEncoder& encoder, Reporter& reporter) {
+  check_options(options);
+  return Preparation(options, encoder, reporter).run();
+}
+
+}  // namespace deltatrain::prepare
