@@ -21,7 +21,12 @@ find_path(DELTATRAIN_XXHASH_INCLUDE xxhash.h REQUIRED)
 find_library(DELTATRAIN_XXHASH_LIBRARY xxhash REQUIRED)  # checksums of checkpoint tensors
 find_path(DELTATRAIN_DNNL_INCLUDE dnnl.h REQUIRED)
 find_library(DELTATRAIN_DNNL_LIBRARY dnnl REQUIRED)  # dense products of the CPU backend
+find_path(DELTATRAIN_PCRE2_INCLUDE pcre2.h REQUIRED)
+find_library(DELTATRAIN_PCRE2_LIBRARY pcre2-8 REQUIRED)  # word patterns of tokenizers without a matcher of ours
 
+add_library(deltatrain_pcre2 INTERFACE)
+target_include_directories(deltatrain_pcre2 SYSTEM INTERFACE ${DELTATRAIN_PCRE2_INCLUDE})
+target_link_libraries(deltatrain_pcre2 INTERFACE ${DELTATRAIN_PCRE2_LIBRARY})
 add_library(deltatrain_zstd INTERFACE)
 target_include_directories(deltatrain_zstd SYSTEM INTERFACE ${DELTATRAIN_ZSTD_INCLUDE})
 target_link_libraries(deltatrain_zstd INTERFACE ${DELTATRAIN_ZSTD_LIBRARY})

@@ -30,9 +30,9 @@ int main(int argc, char** argv) {
 
   cli::add_dump_command(app, environment);
   cli::add_plot_command(app, environment);
-  cli::add_convert_command(app, environment);
   cli::add_diff_command(app, environment);
   cli::add_recipe_command(app, environment);
+  cli::add_tokenizer_command(app, environment);
 
   try {
     app.parse(argc, argv);

@@ -1,0 +1,298 @@
+#include "text/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "text/byte_level.h"
+#include "text/utf8.h"
+
+namespace deltatrain::text {
+
+bool TokenTable::insert(std::string_view token, int32_t id) {
+  DELTATRAIN_CHECK(id >= 0, "token id " + std::to_string(id));
+  if (find(token) != kNoToken || contains(id)) return false;
+  if (static_cast<size_t>(size_ + 1) * 2 > slots_.size()) grow();
+  if (static_cast<size_t>(id) >= spans_.size()) spans_.resize(static_cast<size_t>(id) + 1);
+  spans_[id] = {bytes_.size(), narrow<uint32_t>(token.size()), true};
+  bytes_.append(token);
+  const size_t mask = slots_.size() - 1;
+  size_t slot = xxh3_64(token.data(), token.size()) & mask;
+  while (slots_[slot] != kNoToken) slot = (slot + 1) & mask;
+  slots_[slot] = id;
+  ++size_;
+  return true;
+}
+
+int32_t TokenTable::find(std::string_view token) const {
+  if (slots_.empty()) return kNoToken;
+  const size_t mask = slots_.size() - 1;
+  size_t slot = xxh3_64(token.data(), token.size()) & mask;
+  while (slots_[slot] != kNoToken) {
+    if ((*this)[slots_[slot]] == token) return slots_[slot];
+    slot = (slot + 1) & mask;
+  }
+  return kNoToken;
+}
+
+bool TokenTable::contains(int32_t id) const {
+  return id >= 0 && static_cast<size_t>(id) < spans_.size() && spans_[id].present;
+}
+
+std::string_view TokenTable::operator[](int32_t id) const {
+  if (!contains(id)) return {};
+  return std::string_view(bytes_).substr(spans_[id].begin, spans_[id].bytes);
+}
+
+void TokenTable::grow() {
+  slots_.assign(std::max<size_t>(16, slots_.size() * 2), kNoToken);
+  const size_t mask = slots_.size() - 1;
+  for (int32_t id = 0; id < end_id(); ++id) {
+    if (!contains(id)) continue;
+    const std::string_view token = (*this)[id];
+    size_t slot = xxh3_64(token.data(), token.size()) & mask;
+    while (slots_[slot] != kNoToken) slot = (slot + 1) & mask;
+    slots_[slot] = id;
+  }
+}
+
+void BpeScratch::trim() {
+  constexpr size_t kKeep = size_t{1} << 16;
+  const auto shrink = [](auto& vector) {
+    if (vector.capacity() > kKeep) std::remove_reference_t<decltype(vector)>().swap(vector);
+  };
+  shrink(symbols);
+  shrink(ranks);
+  shrink(next);
+  shrink(previous);
+  shrink(queue);
+}
+
+namespace {
+
+uint64_t pair_hash(int32_t left, int32_t right) {
+  uint64_t h = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  h *= 0x9e3779b97f4a7c15ULL;
+  h ^= h >> 32;
+  return h * 0xd6e8feb86659fd93ULL;
+}
+
+}  // namespace
+
+Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, BpeSettings settings)
+    : tokens_(std::move(tokens)), settings_(std::move(settings)) {
+  num_merges_ = static_cast<int64_t>(merges.size());
+  const uint64_t log_size = std::bit_width(std::max<size_t>(merges.size() * 2, 16));
+  pair_shift_ = 64 - log_size;
+  pairs_.assign(size_t{1} << log_size, Pair{kNoToken, kNoToken, kNoRank, kNoToken});
+  const size_t mask = pairs_.size() - 1;
+  for (size_t rank = 0; rank < merges.size(); ++rank) {
+    const Merge& merge = merges[rank];
+    size_t slot = pair_hash(merge.left, merge.right) >> pair_shift_;
+    while (pairs_[slot].rank != kNoRank &&
+           (pairs_[slot].left != merge.left || pairs_[slot].right != merge.right)) {
+      slot = (slot + 1) & mask;
+    }
+    // A pair that is listed twice has the rank of its last mention, as in the reference.
+    pairs_[slot] = {merge.left, merge.right, narrow<uint32_t>(rank), merge.result};
+  }
+
+  has_byte_symbols_ = settings_.continuing_subword_prefix.empty() && settings_.end_of_word_suffix.empty();
+  for (int b = 0; b < 256; ++b) {
+    std::string printable;
+    append_utf8(byte_to_printable(static_cast<uint8_t>(b)), printable);
+    byte_symbols_[b] = tokens_.find(printable);
+    has_byte_symbols_ = has_byte_symbols_ && byte_symbols_[b] != kNoToken;
+    char code[8];
+    std::snprintf(code, sizeof code, "<0x%02X>", static_cast<unsigned>(b));
+    fallback_ids_[b] = tokens_.find(code);
+  }
+  if (has_byte_symbols_ && settings_.ignore_merges) {
+    for (int32_t id = 0; id < tokens_.end_id(); ++id) {
+      if (!tokens_.contains(id)) continue;
+      if (const auto bytes = printable_to_bytes(tokens_[id])) raw_tokens_.insert(*bytes, id);
+    }
+  }
+}
+
+const Bpe::Pair* Bpe::find(int32_t left, int32_t right) const {
+  const size_t mask = pairs_.size() - 1;
+  size_t slot = pair_hash(left, right) >> pair_shift_;
+  while (pairs_[slot].rank != kNoRank) {
+    if (pairs_[slot].left == left && pairs_[slot].right == right) return &pairs_[slot];
+    slot = (slot + 1) & mask;
+  }
+  return nullptr;
+}
+
+void Bpe::encode_bytes(std::string_view word, int64_t readable, BpeScratch& scratch,
+                       std::vector<int32_t>& ids) const {
+  const auto bytes = static_cast<int64_t>(word.size());
+  if (bytes == 0) return;
+  const bool cacheable = bytes <= WordCache::kMaxBytes;
+  WordCache::Key key{0, 0};
+  if (cacheable) {
+    key = WordCache::key(word.data(), bytes, readable);
+    if (const WordCache::Entry* entry = scratch.cache.find(key)) {
+      ids.insert(ids.end(), entry->ids, entry->ids + entry->count);
+      return;
+    }
+  }
+  encode_uncached(word, scratch);
+  const auto count = static_cast<int64_t>(scratch.symbols.size());
+  if (cacheable && count <= WordCache::kMaxIds) scratch.cache.insert(key, scratch.symbols.data(), count);
+  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+void Bpe::encode_uncached(std::string_view word, BpeScratch& scratch) const {
+  if (settings_.ignore_merges) {
+    if (const int32_t id = raw_tokens_.find(word); id != kNoToken) {
+      scratch.symbols.assign(1, id);
+      return;
+    }
+  }
+  scratch.symbols.resize(word.size());
+  for (size_t i = 0; i < word.size(); ++i) scratch.symbols[i] = byte_symbols_[static_cast<uint8_t>(word[i])];
+  merge(scratch);
+}
+
+void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
+  if (word.empty()) return;
+  if (settings_.ignore_merges) {
+    if (const int32_t id = tokens_.find(word); id != kNoToken) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  scratch.symbols.clear();
+  bool pending_unknown = false;
+  std::string decorated;
+  const char* p = word.data();
+  const char* const end = p + word.size();
+  while (p < end) {
+    const char* const begin = p;
+    next_code_point(p);
+    std::string_view character(begin, static_cast<size_t>(p - begin));
+    const bool prefixed = begin != word.data() && !settings_.continuing_subword_prefix.empty();
+    const bool suffixed = p == end && !settings_.end_of_word_suffix.empty();
+    if (prefixed || suffixed) {
+      decorated.clear();
+      if (prefixed) decorated += settings_.continuing_subword_prefix;
+      decorated += character;
+      if (suffixed) decorated += settings_.end_of_word_suffix;
+      character = decorated;
+    }
+    if (const int32_t id = tokens_.find(character); id != kNoToken) {
+      if (pending_unknown) scratch.symbols.push_back(settings_.unknown_id);
+      pending_unknown = false;
+      scratch.symbols.push_back(id);
+      continue;
+    }
+    if (settings_.byte_fallback) {
+      const bool complete = std::all_of(character.begin(), character.end(), [&](char c) {
+        return fallback_ids_[static_cast<uint8_t>(c)] != kNoToken;
+      });
+      if (complete) {
+        // The reference keeps an unknown token that waits to be fused behind these bytes.
+        for (const char c : character) scratch.symbols.push_back(fallback_ids_[static_cast<uint8_t>(c)]);
+        continue;
+      }
+    }
+    if (settings_.unknown_id != kNoToken) {
+      if (pending_unknown && !settings_.fuse_unknown) scratch.symbols.push_back(settings_.unknown_id);
+      pending_unknown = true;
+    }
+  }
+  if (pending_unknown) scratch.symbols.push_back(settings_.unknown_id);
+  merge(scratch);
+  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+void Bpe::merge(BpeScratch& scratch) const {
+  constexpr size_t kShort = 40;
+  if (scratch.symbols.size() < 2) return;
+  if (scratch.symbols.size() <= kShort) {
+    merge_short(scratch);
+  } else {
+    merge_long(scratch);
+  }
+}
+
+void Bpe::merge_short(BpeScratch& scratch) const {
+  int32_t* const symbols = scratch.symbols.data();
+  size_t count = scratch.symbols.size();
+  uint32_t ranks[64];  // of the pair (i, i + 1)
+  const auto rank_of = [&](size_t i) {
+    const Pair* pair = find(symbols[i], symbols[i + 1]);
+    return pair == nullptr ? kNoRank : pair->rank;
+  };
+  for (size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(i);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t i = 1; i + 1 < count; ++i) {
+      if (ranks[i] < ranks[best]) best = i;
+    }
+    if (ranks[best] == kNoRank) break;
+    symbols[best] = find(symbols[best], symbols[best + 1])->result;
+    for (size_t i = best + 1; i + 1 < count; ++i) symbols[i] = symbols[i + 1];
+    for (size_t i = best + 1; i + 2 < count; ++i) ranks[i] = ranks[i + 1];
+    --count;
+    if (best > 0) ranks[best - 1] = rank_of(best - 1);
+    if (best + 1 < count) ranks[best] = rank_of(best);
+  }
+  scratch.symbols.resize(count);
+}
+
+void Bpe::merge_long(BpeScratch& scratch) const {
+  std::vector<int32_t>& symbols = scratch.symbols;
+  const auto count = narrow<uint32_t>(symbols.size());
+  const uint32_t none = UINT32_MAX;
+  // A linked list over positions; ranks[i] is that of the pair (i, next[i]), which tells whether an entry
+  // of the queue is out of date.
+  scratch.ranks.assign(count, kNoRank);
+  scratch.next.resize(count);
+  scratch.previous.resize(count);
+  scratch.queue.clear();
+  for (uint32_t i = 0; i < count; ++i) {
+    scratch.next[i] = i + 1 < count ? i + 1 : none;
+    scratch.previous[i] = i > 0 ? i - 1 : none;
+  }
+  const auto entry = [](uint32_t rank, uint32_t position) { return static_cast<uint64_t>(rank) << 32 | position; };
+  for (uint32_t i = 0; i + 1 < count; ++i) {
+    if (const Pair* pair = find(symbols[i], symbols[i + 1])) {
+      scratch.ranks[i] = pair->rank;
+      scratch.queue.push_back(entry(pair->rank, i));
+    }
+  }
+  const auto later = std::greater<uint64_t>();
+  std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
+  const auto update = [&](uint32_t i) {
+    const uint32_t j = scratch.next[i];
+    const Pair* pair = j == none ? nullptr : find(symbols[i], symbols[j]);
+    scratch.ranks[i] = pair == nullptr ? kNoRank : pair->rank;
+    if (pair != nullptr) {
+      scratch.queue.push_back(entry(pair->rank, i));
+      std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
+    }
+  };
+  while (!scratch.queue.empty()) {
+    std::pop_heap(scratch.queue.begin(), scratch.queue.end(), later);
+    const uint64_t top = scratch.queue.back();
+    scratch.queue.pop_back();
+    const auto i = static_cast<uint32_t>(top);
+    if (scratch.ranks[i] != static_cast<uint32_t>(top >> 32)) continue;
+    const uint32_t j = scratch.next[i];
+    symbols[i] = find(symbols[i], symbols[j])->result;
+    symbols[j] = kNoToken;
+    scratch.ranks[j] = kNoRank;
+    scratch.next[i] = scratch.next[j];
+    if (scratch.next[i] != none) scratch.previous[scratch.next[i]] = i;
+    if (scratch.previous[i] != none) update(scratch.previous[i]);
+    update(i);
+  }
+  symbols.erase(std::remove(symbols.begin(), symbols.end(), kNoToken), symbols.end());
+}
+
+}  // namespace deltatrain::text

@@ -1,0 +1,191 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "text/json_node.h"
+#include "text/tokenizer_model.h"
+#include "text/utf8.h"
+
+namespace deltatrain::text {
+
+namespace {
+
+// The id of a token that a configuration names as text or as {"content": text}.
+std::optional<int32_t> named_token(const JsonNode& node, const TokenizerModel& model) {
+  const std::string& content = node.value().is_object() ? node.at("content").string() : node.string();
+  const auto id = model.id_of(content);
+  if (!id) node.fail("a token of the tokenizer");
+  return id;
+}
+
+void read_named_tokens(const std::filesystem::path& folder, TokenizerModel& model) {
+  NamedTokens& named = model.named;
+  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
+    const std::filesystem::path path = folder / name;
+    if (!std::filesystem::exists(path)) continue;
+    const std::string where = path.string();
+    const nlohmann::json json = parse_json(read_file(path), where);
+    const JsonNode root(json, where, "");
+    const auto read = [&](const char* key, std::optional<int32_t>& id) {
+      if (!id && root.has(key)) id = named_token(root.at(key), model);
+    };
+    read("bos_token", named.bos);
+    read("eos_token", named.eos);
+    read("pad_token", named.pad);
+  }
+  if (const std::filesystem::path path = folder / "generation_config.json"; std::filesystem::exists(path)) {
+    const std::string where = path.string();
+    const nlohmann::json json = parse_json(read_file(path), where);
+    const JsonNode root(json, where, "");
+    const auto read = [&](const char* key, std::optional<int32_t>& id) {
+      if (id || !root.has(key)) return;
+      JsonNode node = root.at(key);
+      if (node.value().is_array() && node.size() > 0) node = node.at(size_t{0});
+      id = static_cast<int32_t>(node.integer(0, model.vocab_size() - 1));
+    };
+    read("bos_token_id", named.bos);
+    read("eos_token_id", named.eos);
+    read("pad_token_id", named.pad);
+  }
+}
+
+void guess_named_tokens(TokenizerModel& model) {
+  NamedTokens& named = model.named;
+  const auto usual = [&](std::initializer_list<const char*> names) -> std::optional<int32_t> {
+    for (const char* name : names) {
+      const auto id = model.id_of(name);
+      if (id && model.is_special_text(name)) return id;
+    }
+    return std::nullopt;
+  };
+  if (!named.bos && !model.ids_in_front().empty()) named.bos = model.ids_in_front().front();
+  if (!named.bos) named.bos = usual({"<|begin_of_text|>", "<s>", "<bos>"});
+  if (!named.eos && !model.ids_behind().empty()) named.eos = model.ids_behind().back();
+  if (!named.eos) named.eos = usual({"<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>"});
+}
+
+}  // namespace
+
+Tokenizer::Tokenizer(std::shared_ptr<const TokenizerModel> model) : model_(std::move(model)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(const Tokenizer&) = default;
+Tokenizer& Tokenizer::operator=(const Tokenizer&) = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::load(const std::filesystem::path& path) {
+  std::filesystem::path file = path;
+  if (std::filesystem::is_directory(path)) {
+    file = path / "tokenizer.json";
+    if (!std::filesystem::exists(file)) {
+      throw FileError(path.string() + ": expected a folder with tokenizer.json", ExitCode::kBadInput);
+    }
+  }
+  auto model = std::make_shared<TokenizerModel>(read_tokenizer_json(read_file(file), file.string()));
+  read_named_tokens(file.parent_path(), *model);
+  guess_named_tokens(*model);
+  return Tokenizer(std::move(model));
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, AddSpecialTokens add) const {
+  std::vector<int32_t> ids;
+  encode(text, add, ids);
+  return ids;
+}
+
+void Tokenizer::encode(std::string_view text, AddSpecialTokens add, std::vector<int32_t>& ids) const {
+  const bool special = add == AddSpecialTokens::kYes;
+  if (special) ids.insert(ids.end(), model_->ids_in_front().begin(), model_->ids_in_front().end());
+  model_->encode(text, ids);
+  if (special) ids.insert(ids.end(), model_->ids_behind().begin(), model_->ids_behind().end());
+}
+
+namespace {
+
+// The token as the decoder sees it, or nothing if it is unknown or left out.
+std::optional<std::string> decoded_token(const TokenizerModel& model, int32_t id, SkipSpecialTokens skip) {
+  auto token = model.decoder_text(id);
+  if (token && skip == SkipSpecialTokens::kYes && model.is_special_text(*token)) return std::nullopt;
+  return token;
+}
+
+}  // namespace
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, SkipSpecialTokens skip) const {
+  std::vector<std::string> tokens;
+  tokens.reserve(ids.size());
+  for (const int32_t id : ids) {
+    if (auto token = decoded_token(*model_, id, skip)) tokens.push_back(*std::move(token));
+  }
+  return decode_tokens(model_->decoder(), std::move(tokens));
+}
+
+int64_t Tokenizer::vocab_size() const { return model_->vocab_size(); }
+int64_t Tokenizer::num_tokens() const { return model_->num_tokens(); }
+
+std::string Tokenizer::token_text(int32_t id) const {
+  if (const AddedToken* token = model_->added_token(id)) return token->content;
+  return std::string(model_->bpe().tokens()[id]);
+}
+
+std::string Tokenizer::token_bytes(int32_t id) const {
+  const auto token = model_->decoder_text(id);
+  if (!token) return "";
+  if (model_->is_byte_level()) return byte_level_token_bytes(*token);
+  std::string text = *token;
+  for (const DecoderStep& step : model_->decoder()) {
+    if (step.kind == DecoderStep::Kind::kByteFallback) {
+      if (const int byte = fallback_byte(text); byte >= 0) return std::string(1, static_cast<char>(byte));
+    } else if (step.kind == DecoderStep::Kind::kReplace) {
+      text = decode_tokens({step}, {text});
+    } else if (step.kind == DecoderStep::Kind::kMetaspace) {
+      // As in the middle of a text, where no mark is dropped.
+      text = decode_tokens({step}, {"", text});
+    }
+  }
+  return text;
+}
+
+std::optional<int32_t> Tokenizer::id_of(std::string_view token) const { return model_->id_of(token); }
+
+bool Tokenizer::is_special(int32_t id) const {
+  const AddedToken* token = model_->added_token(id);
+  return token != nullptr && token->special;
+}
+
+std::vector<int32_t> Tokenizer::special_ids() const {
+  std::vector<int32_t> ids;
+  for (const AddedToken& token : model_->added_tokens()) {
+    if (token.special) ids.push_back(token.id);
+  }
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::optional<int32_t> Tokenizer::bos_id() const { return model_->named.bos; }
+std::optional<int32_t> Tokenizer::eos_id() const { return model_->named.eos; }
+std::optional<int32_t> Tokenizer::pad_id() const { return model_->named.pad; }
+
+std::string Tokenizer::special_tokens_rule() const {
+  const auto list = [&](const std::vector<int32_t>& ids) {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (!text.empty()) text += ", ";
+      text += token_text(id) + " (" + std::to_string(id) + ")";
+    }
+    return text.empty() ? std::string("nothing") : text;
+  };
+  return list(model_->ids_in_front()) + " in front, " + list(model_->ids_behind()) + " behind";
+}
+
+std::span<const std::string_view> tokenizer_file_names() {
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+      "tokenizer.model", "vocab.json",            "merges.txt"};
+  return kNames;
+}
+
+}  // namespace deltatrain::text

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+"""Compares `deltatrain tokenizer` with the reference libraries, id by id. Run by tools/check_tokenizers.sh.
+
+    check_tokenizers.py PROGRAM FOLDER [--text FILE ...] [--random N] [--seed N]
+
+FOLDER holds tokenizer.json. Every string is encoded by both with and without special tokens, and the ids
+are decoded by both. The first differences are shown; the exit status is 1 if there are any.
+"""
+import argparse
+import json
+import random
+import subprocess
+import sys
+import unicodedata
+
+from tokenizers import Tokenizer
+
+SURROGATES = range(0xD800, 0xE000)
+SPACES = [chr(c) for c in (9, 10, 11, 12, 13, 0x20, 0x85, 0xA0, 0x1680, 0x2003, 0x200B, 0x2028, 0x2029, 0x202F, 0x3000, 0xFEFF)]
+
+
+def code_points():
+    return [c for c in range(0x110000) if c not in SURROGATES]
+
+
+def every_code_point():
+    """Each code point alone, after a letter, after a blank, after an apostrophe, doubled, between digits."""
+    for c in code_points():
+        char = chr(c)
+        assigned = unicodedata.category(char) != "Cn" and unicodedata.category(char) != "Co"
+        if assigned or c % 61 == 0:
+            yield from (char, "a" + char, " " + char, "'" + char, char + char + "b", "1" + char + "2", " \n" + char)
+        else:
+            yield "a" + char + " " + char + "1'" + char
+
+
+def fixed_cases(special):
+    yield ""
+    for n in (1, 2, 3, 4, 7, 8, 15, 16, 17, 40, 41, 64, 65, 127, 1000, 20000):
+        for unit in ("a", " ", "\n", "\t", "\r\n", "^", "_", "0", "\u3000", "\u0301", "e\u0301", "\U0001F469\u200D", "=-", " a", "\u4e2d", "'s"):
+            yield unit * n
+            yield "x" + unit * n + "y"
+            yield unit * n + " y\n"
+    for word in ("I'M", "I'm", "we'LL", "he'S", "'S", "'re're", "don''t", "'\u017f", "'\u212a", "rock'n'roll", "l'Re", "d'\u017ft"):
+        yield word
+        yield " " + word + " "
+    for n in range(1, 12):
+        yield "1234567890123"[:n]
+        yield "a" + "\u0661\u0662\u0663\u0664\u0665"[:n] + "b"
+    yield "\U0001F469\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466 \U0001F1E9\U0001F1EA\U0001F1EB \U0001F44D\U0001F3FD"
+    yield "\r\n\r\n a\u00a0b\u2028c\u2029d\u0085e\ufeff"
+    yield "\ufffd\x00\x01\x7f"
+    for token in special:
+        for text in (token, "a" + token, token + "a", " " + token + " ", token * 3, token[:-1], token[1:], token[:-1] + token,
+                     "\u00e9" + token + "\u00e9", "_" + token + "_", "\n\t" + token + "\r\n", token[:2] + token):
+            yield text
+
+
+def random_strings(count, seed, special):
+    rng = random.Random(seed)
+    points = code_points()
+    assigned = [c for c in points if unicodedata.category(chr(c)) not in ("Cn", "Co")]
+    small = [c for c in assigned if c < 0x3000]
+    ascii_text = [chr(c) for c in range(32, 127)] + ["\n", "\t", " ", " ", "e", "t"]
+    pieces = ["'s", "'S", "'ll", "'VE", "\r\n", "  ", "\n\n", "123", "the", " The", "\u200d", "\u0301", "\u00e9", "\u4e2d\u6587", "\u1100\u1161\u11a8"] + list(special)[:20]
+    for _ in range(count):
+        kind = rng.randrange(6)
+        length = rng.choice((1, 2, 3, 5, 9, 20, 60))
+        if kind == 0:
+            yield "".join(chr(rng.choice(points)) for _ in range(length))
+        elif kind == 1:
+            yield "".join(chr(rng.choice(small)) for _ in range(length))
+        elif kind == 2:
+            yield "".join(rng.choice(ascii_text) for _ in range(length * 3))
+        elif kind == 3:
+            yield "".join(rng.choice(pieces) for _ in range(length))
+        elif kind == 4:
+            yield "".join(rng.choice(SPACES + ["a", "1", "."]) for _ in range(length * 2))
+        else:
+            yield "".join(rng.choice(pieces + ascii_text + SPACES + [chr(rng.choice(assigned))]) for _ in range(length * 2))
+
+
+def documents(paths, size=20000):
+    for path in paths:
+        text = open(path, encoding="utf-8", errors="replace", newline="").read()
+        for begin in range(0, len(text), size):
+            yield text[begin : begin + size]
+
+
+def run(program, arguments, lines):
+    data = "\n".join(json.dumps(line) for line in lines) + "\n"
+    result = subprocess.run([program, "tokenizer", *arguments, "--jsonl"], input=data.encode(), capture_output=True, check=False)
+    if result.returncode != 0:
+        sys.exit(f"{program}: exit {result.returncode}: {result.stderr.decode()}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def check(program, folder, tokenizer, strings, name):
+    differences = 0
+    total = 0
+    for special in (True, False):
+        flags = [] if special else ["--no-special-tokens"]
+        ours = run(program, ["encode", "--tokenizer", folder, *flags], strings)
+        theirs = [e.ids for e in tokenizer.encode_batch_fast(strings, add_special_tokens=special)]
+        assert len(ours) == len(theirs), (len(ours), len(theirs))
+        for text, a, b in zip(strings, ours, theirs):
+            total += len(b)
+            if a != b:
+                differences += 1
+                if differences <= 5:
+                    print(f"  {name}: {text[:80]!r}: ours {a[:20]} reference {b[:20]}")
+        skip = ["--skip-special-tokens"] if special else []
+        decoded = run(program, ["decode", "--tokenizer", folder, *skip], theirs)
+        expected = tokenizer.decode_batch(theirs, skip_special_tokens=special)
+        for ids, a, b in zip(theirs, decoded, expected):
+            if a != b:
+                differences += 1
+                if differences <= 5:
+                    print(f"  {name}: decode {ids[:20]}: ours {a[:60]!r} reference {b[:60]!r}")
+    print(f"{folder}: {name}: {len(strings)} strings, {total} tokens, {differences} differences", flush=True)
+    return differences
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("folder")
+    parser.add_argument("--text", nargs="*", default=[])
+    parser.add_argument("--random", type=int, default=20000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--no-code-points", action="store_true")
+    arguments = parser.parse_args()
+
+    tokenizer = Tokenizer.from_file(arguments.folder + "/tokenizer.json")
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    sets = [("fixed cases", list(fixed_cases(special[:40])))]
+    if not arguments.no_code_points:
+        sets.append(("every code point", list(every_code_point())))
+    sets.append(("random strings", list(random_strings(arguments.random, arguments.seed, special))))
+    if arguments.text:
+        sets.append(("documents", list(documents(arguments.text))))
+    differences = sum(check(arguments.program, arguments.folder, tokenizer, strings, name) for name, strings in sets)
+    sys.exit(1 if differences else 0)
+
+
+main()
