@@ -1,4 +1,4 @@
-// deltatrain recipe show|check|plan|keys
+// deltatrain recipe show|check|plan|keys|import
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,7 +16,9 @@
 
 #include "backend/registry.h"
 #include "base/error.h"
+#include "base/files.h"
 #include "cli/commands.h"
+#include "config/primus_import.h"
 #include "config/recipe_reader.h"
 #include "config/yaml_tree.h"
 #include "model/training_step.h"
@@ -32,6 +35,11 @@ struct RecipeOptions {
   std::string device = "cpu";
   bool json = false;
   bool markdown = false;
+  std::string out;
+  std::string presets;
+  bool strict = false;
+  bool keep_epsilon = false;
+  bool all = false;
 };
 
 // 307767232 -> "307,767,232"
@@ -284,6 +292,57 @@ void keys(const RecipeOptions& options) {
   }
 }
 
+void print_report(const ImportResult& result, bool all) {
+  Rows rows;
+  int64_t num_left_out = 0;
+  for (const ImportStatus status :
+       {ImportStatus::kRefused, ImportStatus::kLeaked, ImportStatus::kMapped, ImportStatus::kInert}) {
+    for (const ImportRow& row : result.rows) {
+      if (row.status != status) continue;
+      if (row.is_framework && !all) {
+        ++num_left_out;
+        continue;
+      }
+      rows.push_back({import_status_name(status), row.key, row.value, row.origin, row.note});
+    }
+  }
+  print_rows(rows);
+  if (num_left_out > 0) fmt::print("inert   {} more keys of the framework's presets (--all lists them)\n", num_left_out);
+}
+
+void print_report_json(const ImportResult& result) {
+  Json rows = Json::array();
+  for (const ImportRow& row : result.rows) {
+    rows.push_back({{"status", import_status_name(row.status)},
+                    {"key", row.key},
+                    {"value", row.value},
+                    {"origin", row.origin},
+                    {"note", row.note}});
+  }
+  fmt::print("{}\n", rows.dump(2));
+}
+
+void import(const RecipeOptions& options, Environment& environment) {
+  const std::string& file = options.files.front();
+  if (std::filesystem::exists(options.out)) {
+    throw ConfigError(error_text("--out", "", "a file that does not exist yet", "\"" + options.out + "\""));
+  }
+  const ImportResult result = import_experiment(
+      file, {.presets = options.presets, .overrides = options.overrides, .keep_epsilon = options.keep_epsilon});
+  options.json ? print_report_json(result) : print_report(result, options.all);
+  const int64_t num_refused = result.count(ImportStatus::kRefused), num_leaked = result.count(ImportStatus::kLeaked);
+  if (num_refused > 0) {
+    throw ConfigError(fmt::format("{}: {} of its settings refused, see the report; nothing written", file, num_refused));
+  }
+  if (options.strict && num_leaked > 0) {
+    throw ConfigError(fmt::format("{}: {} of its settings leaked in, see the report; nothing written because of --strict",
+                                  file, num_leaked));
+  }
+  write_file_atomically(options.out, "# From " + file + "\n" + recipe_to_yaml(result.recipe));
+  environment.reporter.message("recipe", fmt::format("{} written, {} parameters", options.out,
+                                                     grouped(count_parameters(result.recipe.model))));
+}
+
 CLI::App* add(CLI::App& parent, const char* name, const char* description, const std::shared_ptr<RecipeOptions>& options,
               bool many_files, const char* example) {
   CLI::App* command = parent.add_subcommand(name, description);
@@ -321,6 +380,24 @@ void add_recipe_command(CLI::App& app, Environment& environment) {
   command->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")->capture_default_str();
   command->add_flag("--json", options->json, "Prints JSON");
   command->callback([options, &environment] { plan(*options, environment); });
+
+  command = recipe->add_subcommand("import", "Makes a recipe of a Primus experiment file, with a report of every key");
+  command->add_option("file", options->files, "Experiment file")->required()->expected(1)->type_name("FILE");
+  command->add_option("--out", options->out, "Recipe to write")->required()->type_name("FILE");
+  command->add_option("--set", options->overrides, "A setting of the experiment, as on the reference's command line")
+      ->type_name("KEY=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false);
+  command->add_option("--presets", options->presets, "Folder that holds primus/configs; default: a parent of FILE")
+      ->type_name("FOLDER");
+  command->add_flag("--strict", options->strict, "Refuses settings that leaked in instead of correcting them");
+  command->add_flag("--keep-eps", options->keep_epsilon, "Keeps a norm epsilon that leaked in");
+  command->add_flag("--all", options->all, "Lists the inert keys of the framework's presets too");
+  command->add_flag("--json", options->json, "Prints the report as JSON");
+  command->footer("Example: deltatrain recipe import examples/megatron/configs/MI300X/gdn_300M_pure-pretrain.yaml "
+                  "--out gdn_300m.yaml");
+  command->callback([options, &environment] { import(*options, environment); });
 
   command = recipe->add_subcommand("keys", "Lists every key of a recipe with type, default and meaning");
   command->add_flag("--markdown", options->markdown, "Prints the tables of docs/recipes.md");

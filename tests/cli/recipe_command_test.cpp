@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <string>
 
 #include "base/files.h"
@@ -91,6 +92,47 @@ TEST(RecipeCommandTest, HelpListsEveryKeyAndAnExample) {
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, HasSubstr("Example: deltatrain recipe show "));
   EXPECT_THAT(result.out, HasSubstr("  optimizer.lr\n      a number > 0; required\n      Peak learning rate.\n"));
+}
+
+TEST(RecipeCommandTest, ImportReportsEveryKeyAndWritesARecipe) {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories((folder / name).parent_path());
+    write_file_atomically(folder / name, text);
+  };
+  write("primus/configs/modules/megatron/pre_trainer.yaml",
+        "bf16: true\neval_iters: 0\ndataloader_type: single\nsplit: null\nadam_beta2: 0.95\n");
+  write("primus/configs/models/megatron/gdn.yaml",
+        "is_hybrid_model: true\nnum_layers: 24\nhidden_size: 1024\nffn_hidden_size: 4096\nnormalization: RMSNorm\n"
+        "norm_epsilon: 1.0e-6\nswiglu: true\nadd_bias_linear: false\nposition_embedding_type: none\n"
+        "tokenizer_model: meta-llama/Llama-3.2-1B\nlinear_num_key_heads: 4\nlinear_num_value_heads: 8\n"
+        "linear_key_head_dim: 64\nlinear_value_head_dim: 64\nattention_dropout: 0.0\n");
+  write("e.yaml",
+        "modules:\n  pre_trainer:\n    framework: megatron\n    config: pre_trainer.yaml\n    model: gdn.yaml\n"
+        "    overrides:\n      spec: [m, gdn_hybrid_stack_spec_no_te]\n      train_iters: 100\n      lr: 2.0e-4\n"
+        "      lr_decay_style: cosine\n      micro_batch_size: 2\n      global_batch_size: 4\n      seq_length: 64\n"
+        "      num_workers: 3\n");
+  const std::string file = (folder / "e.yaml").string(), out = (folder / "out.yaml").string();
+
+  ProgramResult result = run_program("recipe import " + file + " --out " + out + " --strict");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(result.err, "deltatrain: " + file +
+                            ": 2 of its settings leaked in, see the report; nothing written because of --strict\n");
+  EXPECT_FALSE(std::filesystem::exists(out));
+
+  result = run_program("recipe import " + file + " --out " + out + " --set hiden_dropout=0");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, StartsWith("refused  hiden_dropout  "));
+  EXPECT_FALSE(std::filesystem::exists(out));
+
+  result = run_program("recipe import " + file + " --out " + out);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("\nmapped  lr  "));
+  EXPECT_THAT(result.out, HasSubstr("corrected: model.norm_eps is 1e-06\n"));
+  EXPECT_THAT(result.out, HasSubstr("\ninert   num_workers  "));
+  EXPECT_THAT(result.err, HasSubstr("out.yaml written, 307,767,232 parameters\n"));
+  EXPECT_EQ(run_program("recipe check " + out).exit_code, 0);
+  EXPECT_EQ(run_program("recipe import " + file + " --out " + out).exit_code, 2);  // not written over
 }
 
 }  // namespace
