@@ -73,7 +73,8 @@ void print_rows(const Rows& rows) {
   }
 }
 
-ResolvedRecipe load(const RecipeOptions& options, const std::string& file, Environment& environment) {
+ResolvedRecipe load(const RecipeOptions& options, const std::string& file,
+                    Environment& environment) {
   ResolvedRecipe resolved = load_recipe(file, options.overrides);
   for (const std::string& text : resolved.warnings) environment.reporter.warning("recipe", text);
   return resolved;
@@ -87,15 +88,19 @@ Json to_json(const std::string& yaml) {
   return value.is_discarded() ? Json(node.text) : value;
 }
 
-// Every norm of the model with its epsilon: one that is quietly different spoils a run without a sign.
+// Every norm of the model with its epsilon: one that is quietly different spoils a run without a
+// sign.
 Rows norm_epsilons(const ModelConfig& model) {
   const std::string eps = fmt::format("{}", model.norm_eps);
-  const bool has_delta_blocks = !model.attn || static_cast<int64_t>(model.attn->layers.size()) < model.num_hidden_layers;
-  Rows rows = {{"attn_norm", eps, "before each mixer"}, {"mlp_norm", eps, "before each feed-forward layer"}};
+  const bool has_delta_blocks =
+      !model.attn || static_cast<int64_t>(model.attn->layers.size()) < model.num_hidden_layers;
+  Rows rows = {{"attn_norm", eps, "before each mixer"},
+               {"mlp_norm", eps, "before each feed-forward layer"}};
   if (has_delta_blocks) rows.push_back({"attn.o_norm", eps, "after the delta rule, gated"});
   if (model.attn) {
     const std::string rank_eps = fmt::format("{}", model.attn->norm_eps);
-    if (model.attn->q_lora_rank) rows.push_back({"attn.q_proj.1", rank_eps, "rank of the latent attention's queries"});
+    if (model.attn->q_lora_rank)
+      rows.push_back({"attn.q_proj.1", rank_eps, "rank of the latent attention's queries"});
     rows.push_back({"attn.kv_proj.1", rank_eps, "rank of the latent attention's keys and values"});
   }
   rows.push_back({"norm", eps, "before the output head"});
@@ -120,7 +125,8 @@ void show(const RecipeOptions& options, Environment& environment) {
     return;
   }
   Rows rows;
-  for (const RecipeValue& value : list_values(resolved)) rows.push_back({value.key, value.text, value.origin});
+  for (const RecipeValue& value : list_values(resolved))
+    rows.push_back({value.key, value.text, value.origin});
   print_rows(rows);
   fmt::print("\nepsilon of each norm\n");
   print_rows(norms);
@@ -132,8 +138,8 @@ void check(const RecipeOptions& options, Environment& environment) {
   for (const std::string& file : options.files) {
     try {
       const ResolvedRecipe resolved = load(options, file, environment);
-      fmt::print("{}: good, {} parameters, digest {}\n", file, grouped(count_parameters(resolved.recipe.model)),
-                 resolved.digest().substr(0, 16));
+      fmt::print("{}: good, {} parameters, digest {}\n", file,
+                 grouped(count_parameters(resolved.recipe.model)), resolved.digest().substr(0, 16));
     } catch (const Error& error) {
       if (options.files.size() == 1) throw;
       fmt::print("{}\n", error.what());
@@ -141,7 +147,8 @@ void check(const RecipeOptions& options, Environment& environment) {
     }
   }
   if (num_refused > 0) {
-    throw ConfigError(fmt::format("recipe check: {} of {} files are no good recipe", num_refused, options.files.size()));
+    throw ConfigError(fmt::format("recipe check: {} of {} files are no good recipe", num_refused,
+                                  options.files.size()));
   }
 }
 
@@ -154,25 +161,32 @@ struct PlanDevice {
 };
 
 PlanDevice parse_device(const std::string& text) {
-  if (text == "cpu") return {text, DeviceKind::kCpu, ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE)};
+  if (text == "cpu")
+    return {text, DeviceKind::kCpu, ::sysconf(_SC_PHYS_PAGES) * ::sysconf(_SC_PAGESIZE)};
   if (text == "h200") return {text, DeviceKind::kCuda, 139 * kGiB};
   if (text == "h100") return {text, DeviceKind::kCuda, 79 * kGiB};
   double count = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  const bool is_size = error == std::errc() && std::string_view(stop) == "GiB" && count > 0 && count < 1e6;
-  if (!is_size) throw ConfigError(error_text("--device", "", "cpu, h200, h100 or a size such as 24GiB", "\"" + text + "\""));
+  const bool is_size =
+      error == std::errc() && std::string_view(stop) == "GiB" && count > 0 && count < 1e6;
+  if (!is_size)
+    throw ConfigError(
+        error_text("--device", "", "cpu, h200, h100 or a size such as 24GiB", "\"" + text + "\""));
   return {text, DeviceKind::kCuda, static_cast<int64_t>(count * static_cast<double>(kGiB))};
 }
 
-// What a step of the recipe takes on a device: the real step, run on a backend that only records sizes.
+// What a step of the recipe takes on a device: the real step, run on a backend that only records
+// sizes.
 class MemoryPlanner {
  public:
   MemoryPlanner(const Recipe& recipe, const PlanDevice& device) : recipe_(recipe), device_(device) {
     backend::BackendOptions backend_options;
     backend_options.planned = device.kind;
     backend_ = backend::make_backend(DeviceKind::kPlan, backend_options);
-    const bool is_bf16 = device.kind == DeviceKind::kCuda && recipe.train.precision == Precision::kBf16;
-    context_ = Context{&backend_->device(), &backend_->table(), nullptr, is_bf16 ? DType::kBF16 : DType::kF32};
+    const bool is_bf16 =
+        device.kind == DeviceKind::kCuda && recipe.train.precision == Precision::kBf16;
+    context_ = Context{&backend_->device(), &backend_->table(), nullptr,
+                       is_bf16 ? DType::kBF16 : DType::kF32};
   }
 
   MemoryPlan plan(int64_t micro_batch_size) const {
@@ -185,7 +199,8 @@ class MemoryPlanner {
   // The largest micro-batch below the recipe's that divides the global batch and fits, or 0.
   int64_t find_fitting() const {
     for (int64_t size = recipe_.train.micro_batch_size - 1; size > 0; --size) {
-      if (recipe_.train.global_batch_size % size == 0 && plan(size).total() <= device_.memory_bytes) return size;
+      if (recipe_.train.global_batch_size % size == 0 && plan(size).total() <= device_.memory_bytes)
+        return size;
     }
     return 0;
   }
@@ -197,7 +212,9 @@ class MemoryPlanner {
   Context context_;
 };
 
-std::string gib(int64_t bytes) { return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGiB); }
+std::string gib(int64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGiB);
+}
 
 Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const PlanDevice& device) {
   Rows rows = {{"memory", gib(memory.total())},
@@ -228,7 +245,8 @@ void plan(const RecipeOptions& options, Environment& environment) {
   const int64_t embedding = m.vocab_size * m.hidden_size * (m.tie_word_embeddings ? 1 : 2);
   const double flops = count_flops_per_token(m, r.train.seq_length);
   const int64_t tokens_per_step = r.train.global_batch_size * r.train.seq_length;
-  const double tokens = static_cast<double>(tokens_per_step) * static_cast<double>(r.train.train_iters);
+  const double tokens =
+      static_cast<double>(tokens_per_step) * static_cast<double>(r.train.train_iters);
   const int64_t accumulation = r.train.global_batch_size / r.train.micro_batch_size;
   std::optional<MemoryPlanner> planner;
   std::string no_memory;  // why the memory isn't known
@@ -253,13 +271,11 @@ void plan(const RecipeOptions& options, Environment& environment) {
                  {"device_memory_bytes", device.memory_bytes},
                  {"memory_bytes", nullptr}};
     if (planner) {
-      root["memory_bytes"] = {{"parameters", memory.parameters},
-                              {"gradients", memory.gradients},
-                              {"optimizer", memory.optimizer},
-                              {"saved_activations", memory.saved_activations},
-                              {"scratch", memory.scratch},
-                              {"batch", memory.batch},
-                              {"total", memory.total()}};
+      root["memory_bytes"] = {
+          {"parameters", memory.parameters}, {"gradients", memory.gradients},
+          {"optimizer", memory.optimizer},   {"saved_activations", memory.saved_activations},
+          {"scratch", memory.scratch},       {"batch", memory.batch},
+          {"total", memory.total()}};
     }
     fmt::print("{}\n", root.dump(2));
     return;
@@ -268,10 +284,11 @@ void plan(const RecipeOptions& options, Environment& environment) {
       {"parameters", grouped(parameters)},
       {"  embedding and head", grouped(embedding)},
       {"  blocks and norms", grouped(parameters - embedding)},
-      {"FLOPs per token",
-       fmt::format("{}, forward and backward, at {} tokens per sequence", scaled(flops), r.train.seq_length)},
-      {"tokens per step", fmt::format("{}, in {} micro-batches of {} x {} on one rank", grouped(tokens_per_step),
-                                      accumulation, r.train.micro_batch_size, r.train.seq_length)},
+      {"FLOPs per token", fmt::format("{}, forward and backward, at {} tokens per sequence",
+                                      scaled(flops), r.train.seq_length)},
+      {"tokens per step",
+       fmt::format("{}, in {} micro-batches of {} x {} on one rank", grouped(tokens_per_step),
+                   accumulation, r.train.micro_batch_size, r.train.seq_length)},
       {"steps", grouped(r.train.train_iters)},
       {"tokens", scaled(tokens)},
       {"FLOPs", fmt::format("{:.3e}", flops * tokens)},
@@ -295,8 +312,8 @@ void keys(const RecipeOptions& options) {
 void print_report(const ImportResult& result, bool all) {
   Rows rows;
   int64_t num_left_out = 0;
-  for (const ImportStatus status :
-       {ImportStatus::kRefused, ImportStatus::kLeaked, ImportStatus::kMapped, ImportStatus::kInert}) {
+  for (const ImportStatus status : {ImportStatus::kRefused, ImportStatus::kLeaked,
+                                    ImportStatus::kMapped, ImportStatus::kInert}) {
     for (const ImportRow& row : result.rows) {
       if (row.status != status) continue;
       if (row.is_framework && !all) {
@@ -307,7 +324,9 @@ void print_report(const ImportResult& result, bool all) {
     }
   }
   print_rows(rows);
-  if (num_left_out > 0) fmt::print("inert   {} more keys of the framework's presets (--all lists them)\n", num_left_out);
+  if (num_left_out > 0)
+    fmt::print("inert   {} more keys of the framework's presets (--all lists them)\n",
+               num_left_out);
 }
 
 void print_report_json(const ImportResult& result) {
@@ -325,36 +344,47 @@ void print_report_json(const ImportResult& result) {
 void import(const RecipeOptions& options, Environment& environment) {
   const std::string& file = options.files.front();
   if (std::filesystem::exists(options.out)) {
-    throw ConfigError(error_text("--out", "", "a file that does not exist yet", "\"" + options.out + "\""));
+    throw ConfigError(
+        error_text("--out", "", "a file that does not exist yet", "\"" + options.out + "\""));
   }
-  const ImportResult result = import_experiment(
-      file, {.presets = options.presets, .overrides = options.overrides, .keep_epsilon = options.keep_epsilon});
+  const ImportResult result = import_experiment(file, {.presets = options.presets,
+                                                       .overrides = options.overrides,
+                                                       .keep_epsilon = options.keep_epsilon});
   options.json ? print_report_json(result) : print_report(result, options.all);
-  const int64_t num_refused = result.count(ImportStatus::kRefused), num_leaked = result.count(ImportStatus::kLeaked);
+  const int64_t num_refused = result.count(ImportStatus::kRefused),
+                num_leaked = result.count(ImportStatus::kLeaked);
   if (num_refused > 0) {
-    throw ConfigError(fmt::format("{}: {} of its settings refused, see the report; nothing written", file, num_refused));
+    throw ConfigError(fmt::format("{}: {} of its settings refused, see the report; nothing written",
+                                  file, num_refused));
   }
   if (options.strict && num_leaked > 0) {
-    throw ConfigError(fmt::format("{}: {} of its settings leaked in, see the report; nothing written because of --strict",
-                                  file, num_leaked));
+    throw ConfigError(fmt::format(
+        "{}: {} of its settings leaked in, see the report; nothing written because of --strict",
+        file, num_leaked));
   }
   write_file_atomically(options.out, "# From " + file + "\n" + recipe_to_yaml(result.recipe));
-  environment.reporter.message("recipe", fmt::format("{} written, {} parameters", options.out,
-                                                     grouped(count_parameters(result.recipe.model))));
+  environment.reporter.message("recipe",
+                               fmt::format("{} written, {} parameters", options.out,
+                                           grouped(count_parameters(result.recipe.model))));
 }
 
-CLI::App* add(CLI::App& parent, const char* name, const char* description, const std::shared_ptr<RecipeOptions>& options,
-              bool many_files, const char* example) {
+CLI::App* add(CLI::App& parent, const char* name, const char* description,
+              const std::shared_ptr<RecipeOptions>& options, bool many_files, const char* example) {
   CLI::App* command = parent.add_subcommand(name, description);
-  CLI::Option* files = command->add_option("file", options->files, many_files ? "Recipes" : "Recipe");
+  CLI::Option* files =
+      command->add_option("file", options->files, many_files ? "Recipes" : "Recipe");
   files->required()->type_name("FILE");
   if (!many_files) files->expected(1);
-  command->add_option("--set", options->overrides, "Replaces a value of the file; may be given several times")
+  command
+      ->add_option("--set", options->overrides,
+                   "Replaces a value of the file; may be given several times")
       ->type_name("SECTION.KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  command->footer([example] { return "Example: " + std::string(example) + "\n\nKeys of a recipe:\n\n" + recipe_keys_text(); });
+  command->footer([example] {
+    return "Example: " + std::string(example) + "\n\nKeys of a recipe:\n\n" + recipe_keys_text();
+  });
   return command;
 }
 
@@ -364,42 +394,60 @@ void add_recipe_command(CLI::App& app, Environment& environment) {
   const auto options = std::make_shared<RecipeOptions>();
   CLI::App* recipe = app.add_subcommand("recipe", "Shows, checks and plans training recipes");
   recipe->require_subcommand(1);
-  recipe->footer("Example: deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
+  recipe->footer(
+      "Example: deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
 
-  CLI::App* command = add(*recipe, "show", "Prints every value with its origin: file and line, --set or default", options,
-                          false, "deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
+  CLI::App* command = add(
+      *recipe, "show", "Prints every value with its origin: file and line, --set or default",
+      options, false, "deltatrain recipe show recipes/gdn/gdn_300m.yaml --set optimizer.lr=3e-4");
   command->add_flag("--json", options->json, "Prints JSON");
   command->callback([options, &environment] { show(*options, environment); });
 
-  command = add(*recipe, "check", "Says whether recipes are good, or the first thing wrong with each", options, true,
-                "deltatrain recipe check recipes/gdn/*.yaml");
+  command =
+      add(*recipe, "check", "Says whether recipes are good, or the first thing wrong with each",
+          options, true, "deltatrain recipe check recipes/gdn/*.yaml");
   command->callback([options, &environment] { check(*options, environment); });
 
-  command = add(*recipe, "plan", "Prints parameters, FLOPs, tokens and memory of a run before anything runs", options, false,
-                "deltatrain recipe plan recipes/gdn/gdn_300m.yaml --device h200");
-  command->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")->capture_default_str();
+  command = add(*recipe, "plan",
+                "Prints parameters, FLOPs, tokens and memory of a run before anything runs",
+                options, false, "deltatrain recipe plan recipes/gdn/gdn_300m.yaml --device h200");
+  command
+      ->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")
+      ->capture_default_str();
   command->add_flag("--json", options->json, "Prints JSON");
   command->callback([options, &environment] { plan(*options, environment); });
 
-  command = recipe->add_subcommand("import", "Makes a recipe of a Primus experiment file, with a report of every key");
-  command->add_option("file", options->files, "Experiment file")->required()->expected(1)->type_name("FILE");
+  command = recipe->add_subcommand(
+      "import", "Makes a recipe of a Primus experiment file, with a report of every key");
+  command->add_option("file", options->files, "Experiment file")
+      ->required()
+      ->expected(1)
+      ->type_name("FILE");
   command->add_option("--out", options->out, "Recipe to write")->required()->type_name("FILE");
-  command->add_option("--set", options->overrides, "A setting of the experiment, as on the reference's command line")
+  command
+      ->add_option("--set", options->overrides,
+                   "A setting of the experiment, as on the reference's command line")
       ->type_name("KEY=VALUE")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false);
-  command->add_option("--presets", options->presets, "Folder that holds primus/configs; default: a parent of FILE")
+  command
+      ->add_option("--presets", options->presets,
+                   "Folder that holds primus/configs; default: a parent of FILE")
       ->type_name("FOLDER");
-  command->add_flag("--strict", options->strict, "Refuses settings that leaked in instead of correcting them");
+  command->add_flag("--strict", options->strict,
+                    "Refuses settings that leaked in instead of correcting them");
   command->add_flag("--keep-eps", options->keep_epsilon, "Keeps a norm epsilon that leaked in");
   command->add_flag("--all", options->all, "Lists the inert keys of the framework's presets too");
   command->add_flag("--json", options->json, "Prints the report as JSON");
-  command->footer("Example: deltatrain recipe import examples/megatron/configs/MI300X/gdn_300M_pure-pretrain.yaml "
-                  "--out gdn_300m.yaml");
+  command->footer(
+      "Example: deltatrain recipe import "
+      "examples/megatron/configs/MI300X/gdn_300M_pure-pretrain.yaml "
+      "--out gdn_300m.yaml");
   command->callback([options, &environment] { import(*options, environment); });
 
-  command = recipe->add_subcommand("keys", "Lists every key of a recipe with type, default and meaning");
+  command =
+      recipe->add_subcommand("keys", "Lists every key of a recipe with type, default and meaning");
   command->add_flag("--markdown", options->markdown, "Prints the tables of docs/recipes.md");
   command->footer("Example: deltatrain recipe keys");
   command->callback([options] { keys(*options); });

@@ -24,7 +24,8 @@ double delta_mixer(const ModelConfig& c) {
     flops += dense(c.head_v_dim(), D) + dense(c.value_dim(), c.head_v_dim());
   }
   if (c.use_short_conv) {
-    flops += 6.0 * static_cast<double>(c.conv_size) * static_cast<double>(2 * c.key_dim() + c.value_dim());
+    flops += 6.0 * static_cast<double>(c.conv_size) *
+             static_cast<double>(2 * c.key_dim() + c.value_dim());
   }
   const auto K = static_cast<double>(c.head_dim);
   const auto V = static_cast<double>(c.head_v_dim());

@@ -30,7 +30,8 @@ class Section {
   Section(const Json& object, std::string where, std::string prefix)
       : object_(object), where_(std::move(where)), prefix_(std::move(prefix)) {}
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& expected, const std::string& got) const {
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected,
+                           const std::string& got) const {
     throw ConfigError(error_text(where_, prefix_ + key, expected, got));
   }
 
@@ -43,7 +44,8 @@ class Section {
   int64_t integer(const std::string& key, int64_t absent) const {
     const Json* value = find(key);
     if (value == nullptr) return absent;
-    if (!value->is_number_integer() || (value->is_number_unsigned() && value->get<uint64_t>() >> 62 != 0)) {
+    if (!value->is_number_integer() ||
+        (value->is_number_unsigned() && value->get<uint64_t>() >> 62 != 0)) {
       refuse(key, "a whole number", shown(*value));
     }
     return value->get<int64_t>();
@@ -54,7 +56,8 @@ class Section {
     return integer(key, 0);
   }
 
-  std::optional<int64_t> optional_integer(const std::string& key, std::optional<int64_t> absent) const {
+  std::optional<int64_t> optional_integer(const std::string& key,
+                                          std::optional<int64_t> absent) const {
     if (!object_.contains(key)) return absent;
     if (find(key) == nullptr) return std::nullopt;
     return integer(key, 0);
@@ -88,7 +91,8 @@ class Section {
 };
 
 ModelFamily read_family(const Json& root, const Section& section) {
-  const char* supported = "\"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" (KDAForCausalLM)";
+  const char* supported =
+      "\"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" (KDAForCausalLM)";
   std::optional<ModelFamily> by_type, by_class;
   if (const Json* type = section.find("model_type")) {
     if (*type == "gated_deltanet") by_type = ModelFamily::kGatedDeltaNet;
@@ -101,7 +105,8 @@ ModelFamily read_family(const Json& root, const Section& section) {
     if (*name == kKdaClass || *name == "KDAModel") by_class = ModelFamily::kKda;
     if (!by_class) section.refuse("architectures", supported, shown(*classes));
     if (by_type && *by_type != *by_class) {
-      section.refuse("architectures", "the class of model_type " + shown(root.at("model_type")), shown(*classes));
+      section.refuse("architectures", "the class of model_type " + shown(root.at("model_type")),
+                     shown(*classes));
     }
   }
   if (by_type) return *by_type;
@@ -114,7 +119,8 @@ MlaConfig read_attention(const Json& object, const std::string& where) {
   const Json* type = section.find("type");
   if (type != nullptr && *type != "mla") section.refuse("type", "\"mla\"", shown(*type));
   if (section.find("kv_lora_rank") == nullptr) {
-    section.refuse("kv_lora_rank", "a whole number: of attention layers, only multi-head latent ones are supported",
+    section.refuse("kv_lora_rank",
+                   "a whole number: of attention layers, only multi-head latent ones are supported",
                    "nothing");
   }
   section.refuse_if_set("window_size");
@@ -124,14 +130,19 @@ MlaConfig read_attention(const Json& object, const std::string& where) {
   MlaConfig mla;
   const Json* layers = section.find("layers");
   const bool whole = layers != nullptr && layers->is_array() &&
-                     std::all_of(layers->begin(), layers->end(), [](const Json& x) { return x.is_number_integer(); });
-  if (!whole) section.refuse("layers", "a list of block numbers", layers == nullptr ? "nothing" : shown(*layers));
+                     std::all_of(layers->begin(), layers->end(),
+                                 [](const Json& x) { return x.is_number_integer(); });
+  if (!whole)
+    section.refuse("layers", "a list of block numbers",
+                   layers == nullptr ? "nothing" : shown(*layers));
   mla.layers = layers->get<std::vector<int64_t>>();
   std::sort(mla.layers.begin(), mla.layers.end());
   mla.layers.erase(std::unique(mla.layers.begin(), mla.layers.end()), mla.layers.end());
   mla.num_heads = section.required_integer("num_heads");
-  if (const int64_t kv_heads = section.integer("num_kv_heads", mla.num_heads); kv_heads != mla.num_heads) {
-    section.refuse("num_kv_heads", "num_heads (" + std::to_string(mla.num_heads) + ")", std::to_string(kv_heads));
+  if (const int64_t kv_heads = section.integer("num_kv_heads", mla.num_heads);
+      kv_heads != mla.num_heads) {
+    section.refuse("num_kv_heads", "num_heads (" + std::to_string(mla.num_heads) + ")",
+                   std::to_string(kv_heads));
   }
   mla.q_lora_rank = section.optional_integer("q_lora_rank", std::nullopt);
   mla.kv_lora_rank = section.required_integer("kv_lora_rank");
@@ -143,8 +154,10 @@ MlaConfig read_attention(const Json& object, const std::string& where) {
   return mla;
 }
 
-int64_t default_intermediate_size(int64_t hidden_size, double hidden_ratio, const Section& section) {
-  if (!(hidden_ratio > 0) || hidden_ratio > 1024 || hidden_size < 1 || hidden_size > (int64_t{1} << 20)) {
+int64_t default_intermediate_size(int64_t hidden_size, double hidden_ratio,
+                                  const Section& section) {
+  if (!(hidden_ratio > 0) || hidden_ratio > 1024 || hidden_size < 1 ||
+      hidden_size > (int64_t{1} << 20)) {
     section.refuse("hidden_ratio", "a number > 0", fmt::format("{}", hidden_ratio));
   }
   const auto width = static_cast<int64_t>(static_cast<double>(hidden_size) * hidden_ratio * 2 / 3);
@@ -156,7 +169,8 @@ int64_t default_intermediate_size(int64_t hidden_size, double hidden_ratio, cons
 ModelConfig model_config_from_hf(std::string_view json, const std::string& where) {
   const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!root.is_object()) {
-    throw ConfigError(error_text(where, "", "a JSON object", root.is_discarded() ? "broken JSON" : shown(root)));
+    throw ConfigError(
+        error_text(where, "", "a JSON object", root.is_discarded() ? "broken JSON" : shown(root)));
   }
   const Section section(root, where, "");
   ModelConfig c;
@@ -166,7 +180,8 @@ ModelConfig model_config_from_hf(std::string_view json, const std::string& where
   c.hidden_size = section.integer("hidden_size", 2048);
   c.intermediate_size = section.integer("intermediate_size", 0);
   if (section.find("intermediate_size") == nullptr) {
-    c.intermediate_size = default_intermediate_size(c.hidden_size, section.number("hidden_ratio", 4), section);
+    c.intermediate_size =
+        default_intermediate_size(c.hidden_size, section.number("hidden_ratio", 4), section);
   }
   c.num_hidden_layers = section.integer("num_hidden_layers", kda ? 24 : 21);
   c.num_heads = section.integer("num_heads", kda ? 16 : 6);
@@ -187,23 +202,28 @@ ModelConfig model_config_from_hf(std::string_view json, const std::string& where
   c.eos_token_id = section.optional_integer("eos_token_id", 2);
   c.pad_token_id = section.optional_integer("pad_token_id", std::nullopt);
 
-  if (const Json* act = section.find("hidden_act"); act != nullptr && *act != "swish" && *act != "silu") {
+  if (const Json* act = section.find("hidden_act");
+      act != nullptr && *act != "swish" && *act != "silu") {
     section.refuse("hidden_act", "\"swish\"", shown(*act));
   }
-  for (const char* key : {"attnres_block_size", "window_size", "rope_scaling", "quantization_config", "use_l2warp"}) {
+  for (const char* key :
+       {"attnres_block_size", "window_size", "rope_scaling", "quantization_config", "use_l2warp"}) {
     section.refuse_if_set(key);
   }
   if (const Json* attention = section.find("attn")) {
     if (!attention->is_object()) section.refuse("attn", "null or an object", shown(*attention));
     c.attn = read_attention(*attention, where);
   }
-  if (const auto problem = find_problem(c)) section.refuse(problem->key, problem->expected, problem->got);
+  if (const auto problem = find_problem(c))
+    section.refuse(problem->key, problem->expected, problem->got);
   return c;
 }
 
 std::string model_config_to_hf(const ModelConfig& c, DType dtype) {
   const bool kda = c.family == ModelFamily::kKda;
-  const auto or_null = [](const std::optional<int64_t>& id) { return id ? Json(*id) : Json(nullptr); };
+  const auto or_null = [](const std::optional<int64_t>& id) {
+    return id ? Json(*id) : Json(nullptr);
+  };
   Json root = {
       {"architectures", {kda ? kKdaClass : kGdnClass}},
       {"model_type", kda ? "kda" : "gated_deltanet"},
@@ -237,10 +257,18 @@ std::string model_config_to_hf(const ModelConfig& c, DType dtype) {
       {"use_l2warp", false},
   };
   switch (dtype) {
-    case DType::kF32: root["torch_dtype"] = "float32"; break;
-    case DType::kBF16: root["torch_dtype"] = "bfloat16"; break;
-    case DType::kF16: root["torch_dtype"] = "float16"; break;
-    default: throw ConfigError(error_text("config.json", "torch_dtype", "f32, bf16 or f16", dtype_name(dtype)));
+    case DType::kF32:
+      root["torch_dtype"] = "float32";
+      break;
+    case DType::kBF16:
+      root["torch_dtype"] = "bfloat16";
+      break;
+    case DType::kF16:
+      root["torch_dtype"] = "float16";
+      break;
+    default:
+      throw ConfigError(
+          error_text("config.json", "torch_dtype", "f32, bf16 or f16", dtype_name(dtype)));
   }
   if (kda) {
     root["safe_gate"] = c.safe_gate;

@@ -11,7 +11,8 @@ namespace deltatrain {
 
 namespace {
 
-// Far above any model, and small enough that no product of two sizes and a number of layers overflows.
+// Far above any model, and small enough that no product of two sizes and a number of layers
+// overflows.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocabulary = (int64_t{1} << 31) - 1;  // token ids are i32
 constexpr int64_t kMaxLayers = 4096;
@@ -33,7 +34,8 @@ Problem check_positive(const char* key, double value) {
 
 Problem check_token(const char* key, const std::optional<int64_t>& id, int64_t vocab_size) {
   if (!id.has_value() || (*id >= 0 && *id < vocab_size)) return std::nullopt;
-  return ConfigProblem{key, fmt::format("null or a token id from 0 to {}", vocab_size - 1), text(*id)};
+  return ConfigProblem{key, fmt::format("null or a token id from 0 to {}", vocab_size - 1),
+                       text(*id)};
 }
 
 template <class... Problems>
@@ -61,7 +63,8 @@ Problem find_width_problem(const ModelConfig& c) {
   const double value_width = static_cast<double>(c.head_dim) * c.expand_v;
   if (value_width < 1 || value_width > static_cast<double>(kMaxWidth) ||
       value_width != std::floor(value_width)) {
-    return ConfigProblem{"expand_v", fmt::format("head_dim ({}) * expand_v a whole number >= 1", c.head_dim),
+    return ConfigProblem{"expand_v",
+                         fmt::format("head_dim ({}) * expand_v a whole number >= 1", c.head_dim),
                          text(c.expand_v)};
   }
   if (c.key_dim() > kMaxWidth || c.value_dim() > kMaxWidth) {
@@ -73,7 +76,8 @@ Problem find_width_problem(const ModelConfig& c) {
 
 Problem find_variant_problem(const ModelConfig& c) {
   if (c.family == ModelFamily::kKda && !c.use_gate) {
-    return ConfigProblem{"use_gate", "true for model_type kda, whose output gate is fixed", "false"};
+    return ConfigProblem{"use_gate", "true for model_type kda, whose output gate is fixed",
+                         "false"};
   }
   if (c.family == ModelFamily::kGatedDeltaNet && c.safe_gate) {
     return ConfigProblem{"safe_gate", "false for model_type gated_deltanet", "true"};
@@ -88,12 +92,13 @@ Problem find_variant_problem(const ModelConfig& c) {
     return ConfigProblem{"lower_bound", "a number from -5 to 0 because safe_gate is true",
                          c.lower_bound ? text(*c.lower_bound) : "null"};
   }
-  return first_of(check_positive("norm_eps", c.norm_eps),
-                  check_positive("initializer_range", c.initializer_range),
-                  check_range("max_position_embeddings", c.max_position_embeddings, 1, int64_t{1} << 40),
-                  check_token("bos_token_id", c.bos_token_id, c.vocab_size),
-                  check_token("eos_token_id", c.eos_token_id, c.vocab_size),
-                  check_token("pad_token_id", c.pad_token_id, c.vocab_size));
+  return first_of(
+      check_positive("norm_eps", c.norm_eps),
+      check_positive("initializer_range", c.initializer_range),
+      check_range("max_position_embeddings", c.max_position_embeddings, 1, int64_t{1} << 40),
+      check_token("bos_token_id", c.bos_token_id, c.vocab_size),
+      check_token("eos_token_id", c.eos_token_id, c.vocab_size),
+      check_token("pad_token_id", c.pad_token_id, c.vocab_size));
 }
 
 Problem find_mla_problem(const MlaConfig& a, int64_t num_hidden_layers) {
@@ -101,7 +106,8 @@ Problem find_mla_problem(const MlaConfig& a, int64_t num_hidden_layers) {
     return ConfigProblem{"attn.layers", "at least one block, or attn: null", "[]"};
   }
   for (size_t i = 0; i < a.layers.size(); ++i) {
-    if (Problem found = check_range("attn.layers", a.layers[i], 0, num_hidden_layers - 1)) return found;
+    if (Problem found = check_range("attn.layers", a.layers[i], 0, num_hidden_layers - 1))
+      return found;
     if (i > 0 && a.layers[i] <= a.layers[i - 1]) {
       return ConfigProblem{"attn.layers", "block numbers in ascending order, each once",
                            fmt::format("{} after {}", a.layers[i], a.layers[i - 1])};
@@ -121,7 +127,8 @@ Problem find_mla_problem(const MlaConfig& a, int64_t num_hidden_layers) {
   }
   const int64_t widest = std::max(a.qk_head_dim(), a.qk_nope_head_dim + a.v_head_dim);
   if (a.num_heads * widest > kMaxWidth) {
-    return ConfigProblem{"attn.num_heads", fmt::format("heads of at most {} channels in all", kMaxWidth),
+    return ConfigProblem{"attn.num_heads",
+                         fmt::format("heads of at most {} channels in all", kMaxWidth),
                          text(a.num_heads * widest)};
   }
   return std::nullopt;
@@ -130,16 +137,16 @@ Problem find_mla_problem(const MlaConfig& a, int64_t num_hidden_layers) {
 // Parameters of the token mixer of one block.
 int64_t count_delta_parameters(const ModelConfig& c) {
   const int64_t D = c.hidden_size, G = c.num_v_heads, V = c.head_v_dim();
-  int64_t count = 2 * c.key_dim() * D + c.value_dim() * D;                      // q, k, v
+  int64_t count = 2 * c.key_dim() * D + c.value_dim() * D;  // q, k, v
   if (c.use_short_conv) count += (2 * c.key_dim() + c.value_dim()) * c.conv_size;
-  count += G * D + G + V + D * c.value_dim();                                   // beta, A_log, norm, out
+  count += G * D + G + V + D * c.value_dim();  // beta, A_log, norm, out
   if (c.family == ModelFamily::kGatedDeltaNet) {
-    count += G * D + G;                                                         // decay, dt_bias
+    count += G * D + G;  // decay, dt_bias
     if (c.use_gate) count += c.value_dim() * D;
   } else {
     const int64_t gate_width = G * c.head_dim;
-    count += V * D + gate_width * V + gate_width;                               // decay pair, dt_bias
-    count += V * D + c.value_dim() * V + c.value_dim();                         // output gate pair, bias
+    count += V * D + gate_width * V + gate_width;        // decay pair, dt_bias
+    count += V * D + c.value_dim() * V + c.value_dim();  // output gate pair, bias
   }
   return count;
 }
@@ -176,7 +183,8 @@ int64_t count_parameters(const ModelConfig& config) {
   const int64_t D = config.hidden_size;
   int64_t count = config.vocab_size * D * (config.tie_word_embeddings ? 1 : 2) + D;  // final norm
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
-    count += config.is_mla_layer(layer) ? count_mla_parameters(config) : count_delta_parameters(config);
+    count +=
+        config.is_mla_layer(layer) ? count_mla_parameters(config) : count_delta_parameters(config);
     count += 3 * config.intermediate_size * D + 2 * D;  // MLP, the block's two norms
   }
   return count;

@@ -1,5 +1,5 @@
-// What a model is: the numbers from which layers, parameters and their names follow. Names are those of
-// Hugging Face's config.json in FLA's classes.
+// What a model is: the numbers from which layers, parameters and their names follow. Names are
+// those of Hugging Face's config.json in FLA's classes.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ enum class ModelFamily : uint8_t { kGatedDeltaNet, kKda };  // model_type "gated
 
 // Multi-head latent attention in the listed blocks of a hybrid ("attn" in config.json).
 struct MlaConfig {
-  std::vector<int64_t> layers;        // 0-based blocks, ascending
+  std::vector<int64_t> layers;  // 0-based blocks, ascending
   int64_t num_heads = 0;
-  std::optional<int64_t> q_lora_rank; // absent: one projection, no rank norm
+  std::optional<int64_t> q_lora_rank;  // absent: one projection, no rank norm
   int64_t kv_lora_rank = 0;
   int64_t qk_nope_head_dim = 0;
-  int64_t qk_rope_head_dim = 0;       // even
+  int64_t qk_rope_head_dim = 0;  // even
   int64_t v_head_dim = 0;
   double rope_theta = 10000;
-  double norm_eps = 1e-6;             // of the rank norms; an FLA folder that doesn't say means 1e-5
+  double norm_eps = 1e-6;  // of the rank norms; an FLA folder that doesn't say means 1e-5
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   friend bool operator==(const MlaConfig&, const MlaConfig&) = default;
@@ -33,10 +33,10 @@ struct ModelConfig {
   int64_t hidden_size = 0;
   int64_t intermediate_size = 0;
   int64_t num_hidden_layers = 0;
-  int64_t num_heads = 0;              // q and k heads
-  int64_t num_v_heads = 0;            // value heads, a multiple of num_heads
-  int64_t head_dim = 0;               // width of q and k per head
-  double expand_v = 1;                // value width per head = head_dim * expand_v, a whole number
+  int64_t num_heads = 0;    // q and k heads
+  int64_t num_v_heads = 0;  // value heads, a multiple of num_heads
+  int64_t head_dim = 0;     // width of q and k per head
+  double expand_v = 1;      // value width per head = head_dim * expand_v, a whole number
   int64_t conv_size = 4;
   bool use_short_conv = true;
   bool use_gate = true;               // GDN's output gate
@@ -52,7 +52,9 @@ struct ModelConfig {
   std::optional<int64_t> pad_token_id;
   std::optional<MlaConfig> attn;
 
-  int64_t head_v_dim() const { return static_cast<int64_t>(static_cast<double>(head_dim) * expand_v + 0.5); }
+  int64_t head_v_dim() const {
+    return static_cast<int64_t>(static_cast<double>(head_dim) * expand_v + 0.5);
+  }
   int64_t key_dim() const { return num_heads * head_dim; }
   int64_t value_dim() const { return num_v_heads * head_v_dim(); }
   bool is_mla_layer(int64_t layer) const;
@@ -62,7 +64,7 @@ struct ModelConfig {
 
 // A value that no model can have, or one that contradicts another.
 struct ConfigProblem {
-  std::string key;       // "num_heads", "attn.layers"
+  std::string key;  // "num_heads", "attn.layers"
   std::string expected;
   std::string got;
 };
@@ -77,9 +79,9 @@ void validate(const ModelConfig& config, const std::string& where);
 // Exact number of parameters, tied embeddings counted once.
 int64_t count_parameters(const ModelConfig& config);
 
-// Model FLOPs of forward and backward per trained token at this sequence length, multiply-add = 2, counted
-// from the shapes: dense products three times (forward, dx, dW), delta rule and attention as
-// docs/maths/flops.md lists them.
+// Model FLOPs of forward and backward per trained token at this sequence length, multiply-add = 2,
+// counted from the shapes: dense products three times (forward, dx, dW), delta rule and attention
+// as docs/maths/flops.md lists them.
 double count_flops_per_token(const ModelConfig& config, int64_t seq_length);
 
 }  // namespace deltatrain

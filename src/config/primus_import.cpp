@@ -10,6 +10,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "config/primus_pattern.h"
 #include "config/primus_presets.h"
 #include "config/primus_rules.h"
 #include "config/recipe_reader.h"
@@ -21,22 +22,10 @@ namespace {
 using primus::Experiment;
 using primus::Value;
 
-// The names that a spec may have, and what they build.
-struct Spec {
-  const char* name;
-  bool is_kda;
-  bool is_transformer_engine;
-};
-constexpr Spec kSpecs[] = {
-    {"gdn_hybrid_stack_spec", false, true},
-    {"gdn_hybrid_stack_spec_no_te", false, false},
-    {"kda_hybrid_stack_spec", true, true},
-    {"kda_hybrid_stack_spec_no_te", true, false},
-};
-
 class Importer {
  public:
-  Importer(const Experiment& experiment, const ImportOptions& options) : experiment_(experiment), options_(options) {}
+  Importer(const Experiment& experiment, const ImportOptions& options)
+      : experiment_(experiment), options_(options) {}
 
   ImportResult run() {
     map_model();
@@ -48,31 +37,41 @@ class Importer {
   }
 
  private:
-  // Access -----------------------------------------------------------------------------------------------
+  // Access
+  // -----------------------------------------------------------------------------------------------
 
   // The setting, or Megatron's default of it, or null where neither is known.
   const Value* find(const std::string& key) {
-    if (const auto found = experiment_.settings.find(key); found != experiment_.settings.end()) return &found->second;
+    if (const auto found = experiment_.settings.find(key); found != experiment_.settings.end())
+      return &found->second;
     if (const auto found = defaults_.find(key); found != defaults_.end()) return &found->second;
     const auto text = primus::megatron_default(key);
     if (!text) return nullptr;
-    return &(defaults_[key] = Value{parse_yaml(*text, "", false), "Megatron's default", primus::Layer::kMegatron});
+    return &(defaults_[key] = Value{parse_yaml(*text, "", false), "Megatron's default",
+                                    primus::Layer::kMegatron});
   }
 
-  void report(ImportStatus status, const std::string& key, const Value* value, const std::string& note) {
+  void report(ImportStatus status, const std::string& key, const Value* value,
+              const std::string& note) {
     seen_.insert(key);
     result_.rows.push_back({status, key, value == nullptr ? "nothing" : yaml_text(value->node),
                             value == nullptr ? "" : value->origin, note, false});
   }
 
-  void mapped(const std::string& key, const std::string& note) { report(ImportStatus::kMapped, key, find(key), note); }
-  void leaked(const std::string& key, const std::string& note) { report(ImportStatus::kLeaked, key, find(key), note); }
-  void refused(const std::string& key, const std::string& note) { report(ImportStatus::kRefused, key, find(key), note); }
+  void mapped(const std::string& key, const std::string& note) {
+    report(ImportStatus::kMapped, key, find(key), note);
+  }
+  void leaked(const std::string& key, const std::string& note) {
+    report(ImportStatus::kLeaked, key, find(key), note);
+  }
+  void refused(const std::string& key, const std::string& note) {
+    report(ImportStatus::kRefused, key, find(key), note);
+  }
 
   // Reads a key of one type into a field; absent or null gives `absent` if there is one. Reports.
   template <class T, class Convert, class Field>
-  void take(const std::string& key, const std::string& target, const char* expected, Convert convert, Field& field,
-            std::optional<T> absent = std::nullopt) {
+  void take(const std::string& key, const std::string& target, const char* expected,
+            Convert convert, Field& field, std::optional<T> absent = std::nullopt) {
     const Value* value = find(key);
     if (value == nullptr || primus::is_null(value->node)) {
       if (absent) {
@@ -113,11 +112,13 @@ class Importer {
 
   std::optional<std::string> text_of(const std::string& key) {
     const Value* value = find(key);
-    if (value == nullptr || primus::is_null(value->node) || !value->node.is_scalar()) return std::nullopt;
+    if (value == nullptr || primus::is_null(value->node) || !value->node.is_scalar())
+      return std::nullopt;
     return value->node.text;
   }
 
-  // Model ------------------------------------------------------------------------------------------------
+  // Model
+  // ------------------------------------------------------------------------------------------------
 
   void map_model() {
     ModelConfig& m = recipe().model;
@@ -129,7 +130,8 @@ class Importer {
     take_boolean("use_short_conv", "model.use_short_conv", m.use_short_conv);
     take_number("init_method_std", "model.initializer_range", m.initializer_range);
     bool untied = false;
-    take_boolean("untie_embeddings_and_output_weights", "model.tie_word_embeddings, the other way round", untied);
+    take_boolean("untie_embeddings_and_output_weights",
+                 "model.tie_word_embeddings, the other way round", untied);
     m.tie_word_embeddings = !untied;
     map_epsilon();
     map_vocabulary();
@@ -137,24 +139,30 @@ class Importer {
 
   void map_spec() {
     const Value* value = find("spec");
-    const std::string name = value == nullptr       ? ""
-                             : value->node.is_list() && !value->node.items.empty() ? value->node.items.back().text
-                                                                                   : value->node.text;
-    for (const Spec& spec : kSpecs) {
-      if (name != spec.name) continue;
+    const std::string name = value == nullptr ? ""
+                             : value->node.is_list() && !value->node.items.empty()
+                                 ? value->node.items.back().text
+                                 : value->node.text;
+    if (const primus::Spec* found = primus::find_spec(name)) {
+      const primus::Spec& spec = *found;
       recipe().model.family = spec.is_kda ? ModelFamily::kKda : ModelFamily::kGatedDeltaNet;
       if (spec.is_transformer_engine && spec.is_kda) {
-        leaked("spec", "model.model_type kda; this spec also has a gate norm that is never applied, and norms latent "
-                       "attention's ranks twice: neither is done");
+        leaked("spec",
+               "model.model_type kda; this spec also has a gate norm that is never applied, and "
+               "norms latent "
+               "attention's ranks twice: neither is done");
       } else if (spec.is_transformer_engine && is_true("multi_latent_attention")) {
-        leaked("spec", "model.model_type gated_deltanet; this spec norms latent attention's ranks twice: not done");
+        leaked("spec",
+               "model.model_type gated_deltanet; this spec norms latent attention's ranks twice: "
+               "not done");
       } else {
         mapped("spec", std::string("model.model_type ") + (spec.is_kda ? "kda" : "gated_deltanet"));
       }
       return;
     }
     const bool is_mamba = name.find("mamba") != std::string::npos || name == "hybrid_stack_spec";
-    refused("spec", is_mamba ? "Mamba mixers are not supported" : "expected a gdn_hybrid_stack_spec or kda_hybrid_stack_spec");
+    refused("spec", is_mamba ? "Mamba mixers are not supported"
+                             : "expected a gdn_hybrid_stack_spec or kda_hybrid_stack_spec");
   }
 
   // Blocks of a mixer or attention and a feed-forward layer, from the pattern or the ratio.
@@ -174,7 +182,8 @@ class Importer {
     if (!symbols.empty()) {
       if (pattern) sublayers = static_cast<int64_t>(symbols.size());
       if (static_cast<int64_t>(symbols.size()) != sublayers) {
-        refused(pattern_key, fmt::format("expected num_layers ({}) symbols, got {}", sublayers, symbols.size()));
+        refused(pattern_key,
+                fmt::format("expected num_layers ({}) symbols, got {}", sublayers, symbols.size()));
         return;
       }
     } else {
@@ -184,56 +193,32 @@ class Importer {
         refused("num_layers", "expected an even number from 2 to 8192, and a ratio from 0 to 1");
         return;
       }
-      symbols = allocate(sublayers, ratio);
+      symbols = primus::allocate_sublayers(sublayers, ratio);
     }
-    std::vector<int64_t> attention;
-    for (size_t i = 0; i < symbols.size(); ++i) {
-      const bool is_mixer = i % 2 == 0;
-      if (is_mixer ? (symbols[i] != 'M' && symbols[i] != '*') : symbols[i] != '-') {
-        refused(pattern_key, "expected a mixer (M) or attention (*) and a feed-forward layer (-) in turn");
-        return;
-      }
-      if (symbols[i] == '*') attention.push_back(static_cast<int64_t>(i / 2));
+    const auto attention = primus::find_attention_blocks(symbols);
+    if (!attention) {
+      refused(pattern_key,
+              "expected a mixer (M) or attention (*) and a feed-forward layer (-) in turn");
+      return;
     }
     recipe().model.num_hidden_layers = static_cast<int64_t>(symbols.size() / 2);
     if (pattern || alias) mapped(pattern_key, "model.attn.layers");
-    map_attention(attention);
-  }
-
-  // The reference's own allocation, in whole numbers.
-  static std::string allocate(int64_t sublayers, double ratio) {
-    const int64_t blocks = sublayers / 2;
-    const auto attention = static_cast<int64_t>(static_cast<double>(blocks) * ratio);
-    const int64_t mixers = blocks - attention;
-    std::string symbols;
-    const auto add = [&](const char* pair, int64_t times) {
-      for (int64_t i = 0; i < times; ++i) symbols += pair;
-    };
-    if (attention == 0) {
-      add("M-", blocks);
-    } else if (ratio <= 0.5) {
-      for (int64_t i = 0; i < attention; ++i) {
-        add("*-", 1);
-        add("M-", mixers / attention);
-      }
-      add("M-", mixers % attention);
-    } else {
-      add("*-", attention - mixers);
-      add("*-M-", mixers);
-    }
-    return symbols;
+    map_attention(*attention);
   }
 
   void map_attention(const std::vector<int64_t>& layers) {
     if (layers.empty()) {
-      for (const char* key : {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
-                              "rotary_base", "num_attention_heads", "multi_latent_attention"}) {
-        if (experiment_.settings.count(key) != 0) report(ImportStatus::kInert, key, find(key), "no block attends");
+      for (const char* key :
+           {"q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_pos_emb_head_dim", "v_head_dim",
+            "rotary_base", "num_attention_heads", "multi_latent_attention"}) {
+        if (experiment_.settings.count(key) != 0)
+          report(ImportStatus::kInert, key, find(key), "no block attends");
       }
       return;
     }
     if (!is_true("multi_latent_attention")) {
-      refused("multi_latent_attention", "expected true: of attention layers, only multi-head latent ones are supported");
+      refused("multi_latent_attention",
+              "expected true: of attention layers, only multi-head latent ones are supported");
       return;
     }
     mapped("multi_latent_attention", "model.attn");
@@ -261,19 +246,23 @@ class Importer {
       const char* key;
       const char* target;
       int64_t* field;
-    } heads[] = {{"linear_num_key_heads", "model.num_heads", &m.num_heads},
-                 {"linear_num_value_heads", "model.num_v_heads", &m.num_v_heads},
-                 {"linear_key_head_dim", "model.head_dim", &m.head_dim},
-                 {"linear_value_head_dim", "model.expand_v, as a multiple of head_dim", &value_width}};
+    } heads[] = {
+        {"linear_num_key_heads", "model.num_heads", &m.num_heads},
+        {"linear_num_value_heads", "model.num_v_heads", &m.num_v_heads},
+        {"linear_key_head_dim", "model.head_dim", &m.head_dim},
+        {"linear_value_head_dim", "model.expand_v, as a multiple of head_dim", &value_width}};
     for (const auto& head : heads) {
       take_integer(head.key, head.target, *head.field);
       if (find(head.key)->layer == primus::Layer::kMegatron) {
         result_.rows.back().status = ImportStatus::kLeaked;
-        result_.rows.back().note += "; no file sets it, so Megatron's own number is kept: give --set " + std::string(head.key) + "=N";
+        result_.rows.back().note +=
+            "; no file sets it, so Megatron's own number is kept: give --set " +
+            std::string(head.key) + "=N";
       }
     }
     take_integer("linear_conv_kernel_dim", "model.conv_size", m.conv_size);
-    if (m.head_dim > 0) m.expand_v = static_cast<double>(value_width) / static_cast<double>(m.head_dim);
+    if (m.head_dim > 0)
+      m.expand_v = static_cast<double>(value_width) / static_cast<double>(m.head_dim);
   }
 
   // Megatron reads layernorm_epsilon only; norm_epsilon, which the files set, does nothing.
@@ -321,25 +310,32 @@ class Importer {
     } else if (known != nullptr) {
       m.vocab_size = known->vocab_size;
     } else {
-      refused("vocab_size", "the size of tokenizer_model's vocabulary is not known: give --set vocab_size=N");
+      refused("vocab_size",
+              "the size of tokenizer_model's vocabulary is not known: give --set vocab_size=N");
     }
     if (multiple > 0 && m.vocab_size > 0) m.vocab_size = round_up(m.vocab_size, multiple);
     if (name) {
-      mapped("tokenizer_model", known != nullptr
-                                    ? fmt::format("model.vocab_size {}; give its folder as data.tokenizer", m.vocab_size)
-                                    : std::string("give its folder as data.tokenizer"));
+      mapped(
+          "tokenizer_model",
+          known != nullptr
+              ? fmt::format("model.vocab_size {}; give its folder as data.tokenizer", m.vocab_size)
+              : std::string("give its folder as data.tokenizer"));
     }
     if (known != nullptr) {
       m.bos_token_id = known->bos_token_id;
       m.eos_token_id = known->eos_token_id;
     }
     if (is_true("mock_data") && !is_given) {
-      leaked("mock_data", fmt::format("the reference would embed 131200 made-up tokens; corrected: model.vocab_size is {}",
-                                      m.vocab_size));
+      leaked(
+          "mock_data",
+          fmt::format(
+              "the reference would embed 131200 made-up tokens; corrected: model.vocab_size is {}",
+              m.vocab_size));
     }
   }
 
-  // Training ---------------------------------------------------------------------------------------------
+  // Training
+  // ---------------------------------------------------------------------------------------------
 
   void map_training() {
     Recipe& r = recipe();
@@ -348,24 +344,28 @@ class Importer {
     take_number("adam_beta1", "optimizer.adam_beta1", r.optimizer.adam_beta1);
     take_number("adam_beta2", "optimizer.adam_beta2", r.optimizer.adam_beta2);
     take_number("adam_eps", "optimizer.adam_eps", r.optimizer.adam_eps);
-    take_number("weight_decay", "optimizer.weight_decay; decay_groups megatron-exact decays what the reference does",
-                r.optimizer.weight_decay);
+    take_number(
+        "weight_decay",
+        "optimizer.weight_decay; decay_groups megatron-exact decays what the reference does",
+        r.optimizer.weight_decay);
     r.optimizer.decay_groups = DecayGroups::kMegatronExact;
     take_number("clip_grad", "optimizer.clip_grad", r.optimizer.clip_grad);
     take_integer("train_iters", "train.train_iters", r.train.train_iters);
     take_integer("lr_warmup_iters", "schedule.lr_warmup_iters", r.schedule.lr_warmup_iters);
-    take_integer("lr_decay_iters", "schedule.lr_decay_iters", r.schedule.lr_decay_iters, r.train.train_iters);
+    take_integer("lr_decay_iters", "schedule.lr_decay_iters", r.schedule.lr_decay_iters,
+                 r.train.train_iters);
     map_decay_style();
     take_integer("micro_batch_size", "train.micro_batch_size", r.train.micro_batch_size);
     take_integer("global_batch_size", "train.global_batch_size", r.train.global_batch_size);
     take_integer("seq_length", "train.seq_length", r.train.seq_length);
-    take_integer("max_position_embeddings", "model.max_position_embeddings", r.model.max_position_embeddings,
-                 r.train.seq_length);
+    take_integer("max_position_embeddings", "model.max_position_embeddings",
+                 r.model.max_position_embeddings, r.train.seq_length);
     take_integer("seed", "train.seed", r.train.seed);
     bool is_bf16 = false;
     take_boolean("bf16", "train.precision", is_bf16);
     r.train.precision = is_bf16 ? Precision::kBf16 : Precision::kF32;
-    take_boolean("fp32_residual_connection", "train.fp32_residual_connection", r.train.fp32_residual_connection);
+    take_boolean("fp32_residual_connection", "train.fp32_residual_connection",
+                 r.train.fp32_residual_connection);
     take_integer("eval_iters", "train.eval_iters", r.train.eval_iters);
     take_integer("eval_interval", "train.eval_interval", r.train.eval_interval);
     take_integer("log_interval", "log.log_interval", r.log.log_interval);
@@ -373,8 +373,9 @@ class Importer {
 
   void map_decay_style() {
     const std::string style = text_of("lr_decay_style").value_or("");
-    const std::map<std::string, DecayStyle> styles = {
-        {"constant", DecayStyle::kConstant}, {"linear", DecayStyle::kLinear}, {"cosine", DecayStyle::kCosine}};
+    const std::map<std::string, DecayStyle> styles = {{"constant", DecayStyle::kConstant},
+                                                      {"linear", DecayStyle::kLinear},
+                                                      {"cosine", DecayStyle::kCosine}};
     const auto found = styles.find(style);
     if (found == styles.end()) {
       refused("lr_decay_style", "expected constant, linear or cosine");
@@ -386,12 +387,15 @@ class Importer {
 
   void map_files() {
     Recipe& r = recipe();
-    map_prefix("train_data_path", "data_path", "data.train", [&](const std::string& path) { r.data.train = path; });
+    map_prefix("train_data_path", "data_path", "data.train",
+               [&](const std::string& path) { r.data.train = path; });
     if (r.train.eval_iters > 0) {
-      map_prefix("valid_data_path", "", "data.valid", [&](const std::string& path) { r.data.valid = path; });
+      map_prefix("valid_data_path", "", "data.valid",
+                 [&](const std::string& path) { r.data.valid = path; });
     }
     if (is_true("use_fla_data") && text_of("fla_cache_dir").value_or("").empty()) {
-      report(ImportStatus::kInert, "use_fla_data", find("use_fla_data"), "without fla_cache_dir the reference ignores it");
+      report(ImportStatus::kInert, "use_fla_data", find("use_fla_data"),
+             "without fla_cache_dir the reference ignores it");
     } else if (is_true("use_fla_data")) {
       refused("use_fla_data", "expected false: the order of FLA's data set is not supported");
     }
@@ -399,7 +403,8 @@ class Importer {
       take_integer("save_interval", "checkpoint.save_interval", r.checkpoint.save_interval, 0);
       report(ImportStatus::kInert, "save", find("save"), "the folder is train's --out");
     } else {
-      if (find("save") != nullptr) mapped("save", "checkpoint.save_interval 0: only the last step is saved");
+      if (find("save") != nullptr)
+        mapped("save", "checkpoint.save_interval 0: only the last step is saved");
       if (find("save_interval") != nullptr) {
         report(ImportStatus::kInert, "save_interval", find("save_interval"), "save is null");
       }
@@ -419,12 +424,14 @@ class Importer {
 
   // One prefix; several, or weights with prefixes, are refused.
   template <class Put>
-  void map_prefix(const std::string& key, const std::string& other, const std::string& target, Put put) {
+  void map_prefix(const std::string& key, const std::string& other, const std::string& target,
+                  Put put) {
     for (const std::string& name : {key, other}) {
       const Value* value = name.empty() ? nullptr : find(name);
       if (value == nullptr) continue;
       std::vector<std::string> words;
-      const std::vector<YamlNode> nodes = value->node.is_list() ? value->node.items : std::vector<YamlNode>{value->node};
+      const std::vector<YamlNode> nodes =
+          value->node.is_list() ? value->node.items : std::vector<YamlNode>{value->node};
       for (const YamlNode& node : nodes) {
         if (primus::is_null(node)) continue;
         std::string word;
@@ -447,16 +454,22 @@ class Importer {
     }
   }
 
-  // The rest ---------------------------------------------------------------------------------------------
+  // The rest
+  // ---------------------------------------------------------------------------------------------
 
   // Environment goes before the file, and the file before the default.
   void report_knobs() {
     for (const primus::Knob& knob : primus::kernel_knobs()) {
       const auto given = experiment_.settings.find(knob.key);
       const auto exported = experiment_.surroundings.find("env." + knob.environment);
-      const char* variable = knob.environment.empty() ? nullptr : std::getenv(knob.environment.c_str());
-      ImportRow row{ImportStatus::kInert, knob.key, knob.default_text, "the reference's default",
-                    "chooses a kernel of the reference", false};
+      const char* variable =
+          knob.environment.empty() ? nullptr : std::getenv(knob.environment.c_str());
+      ImportRow row{ImportStatus::kInert,
+                    knob.key,
+                    knob.default_text,
+                    "the reference's default",
+                    "chooses a kernel of the reference",
+                    false};
       if (exported != experiment_.surroundings.end()) {
         row.value = yaml_text(exported->second.node);
         row.origin = exported->second.origin + " (env." + knob.environment + ")";
@@ -478,20 +491,23 @@ class Importer {
   void report_rest() {
     for (const auto& [key, value] : experiment_.ignored_bases) {
       const bool is_leak = value.is_declared();
-      result_.rows.push_back({is_leak ? ImportStatus::kLeaked : ImportStatus::kInert, key, yaml_text(value.node),
-                              value.origin, "inherits nothing in the reference: only extends does", !is_leak});
+      result_.rows.push_back({is_leak ? ImportStatus::kLeaked : ImportStatus::kInert, key,
+                              yaml_text(value.node), value.origin,
+                              "inherits nothing in the reference: only extends does", !is_leak});
     }
     // Keys that no file sets but whose default would train another model.
     for (const std::string& key : primus::rule_keys()) {
-      if (experiment_.settings.count(key) == 0 && primus::megatron_default(key)) apply_rule(key, *find(key));
+      if (experiment_.settings.count(key) == 0 && primus::megatron_default(key))
+        apply_rule(key, *find(key));
     }
     for (const auto& [key, value] : experiment_.settings) {
       if (seen_.count(key) == 0) apply_rule(key, value);
     }
     for (const auto& [key, value] : experiment_.surroundings) {
       const bool is_variable = key.starts_with("env.");
-      result_.rows.push_back({ImportStatus::kInert, key, yaml_text(value.node), value.origin,
-                              is_variable ? "environment of the reference" : "names the run and its folders", false});
+      result_.rows.push_back(
+          {ImportStatus::kInert, key, yaml_text(value.node), value.origin,
+           is_variable ? "environment of the reference" : "names the run and its folders", false});
     }
   }
 
@@ -500,9 +516,11 @@ class Importer {
     if (rule == nullptr) {
       if (value.is_declared()) {
         const std::string meant = find_meant(key);
-        report(ImportStatus::kRefused, key, &value, "unknown key" + (meant.empty() ? "" : "; did you mean " + meant + "?"));
+        report(ImportStatus::kRefused, key, &value,
+               "unknown key" + (meant.empty() ? "" : "; did you mean " + meant + "?"));
       } else {
-        report(ImportStatus::kInert, key, &value, "of the framework's preset, and of no model here");
+        report(ImportStatus::kInert, key, &value,
+               "of the framework's preset, and of no model here");
         result_.rows.back().is_framework = true;
       }
       return;
@@ -512,7 +530,7 @@ class Importer {
       result_.rows.back().is_framework = !value.is_declared();
       return;
     }
-    if (is_allowed(*rule, value)) {
+    if (primus::is_allowed(*rule, value.node)) {
       if (value.layer == primus::Layer::kMegatron) return;  // nobody set it, and it is right
       report(ImportStatus::kMapped, key, &value, rule->note);
     } else if (rule->kind == primus::RuleKind::kOrLeaked && !value.is_declared()) {
@@ -520,16 +538,6 @@ class Importer {
     } else {
       report(ImportStatus::kRefused, key, &value, rule->note);
     }
-  }
-
-  static bool is_allowed(const primus::Rule& rule, const Value& value) {
-    return std::any_of(rule.allowed.begin(), rule.allowed.end(), [&](const std::string& text) {
-      if (text == "null") return primus::is_null(value.node);
-      if (text == "true" || text == "false") return primus::to_boolean(value.node) == (text == "true");
-      const auto number = primus::to_number(value.node);
-      if (number) return fmt::format("{}", *number) == text;
-      return value.node.is_scalar() && value.node.text == text;
-    });
   }
 
   std::string find_meant(const std::string& key) const {
@@ -554,23 +562,29 @@ class Importer {
 
 const char* import_status_name(ImportStatus status) {
   switch (status) {
-    case ImportStatus::kMapped: return "mapped";
-    case ImportStatus::kInert: return "inert";
-    case ImportStatus::kRefused: return "refused";
-    case ImportStatus::kLeaked: return "leaked";
+    case ImportStatus::kMapped:
+      return "mapped";
+    case ImportStatus::kInert:
+      return "inert";
+    case ImportStatus::kRefused:
+      return "refused";
+    case ImportStatus::kLeaked:
+      return "leaked";
   }
   return "?";
 }
 
 int64_t ImportResult::count(ImportStatus status) const {
-  return std::count_if(rows.begin(), rows.end(), [&](const ImportRow& row) { return row.status == status; });
+  return std::count_if(rows.begin(), rows.end(),
+                       [&](const ImportRow& row) { return row.status == status; });
 }
 
 ImportResult import_experiment(const std::filesystem::path& file, const ImportOptions& options) {
   const Experiment experiment = primus::load_experiment(file, options.presets, options.overrides);
   ImportResult result = Importer(experiment, options).run();
   if (result.count(ImportStatus::kRefused) == 0) {
-    result.recipe = parse_recipe(recipe_to_yaml(result.recipe), file.string() + ", as recipe", {}).recipe;
+    result.recipe =
+        parse_recipe(recipe_to_yaml(result.recipe), file.string() + ", as recipe", {}).recipe;
   }
   return result;
 }

@@ -21,16 +21,16 @@ const char* import_status_name(ImportStatus status);  // "mapped", ...
 
 struct ImportRow {
   ImportStatus status = ImportStatus::kInert;
-  std::string key;     // of the experiment
-  std::string value;   // as YAML
-  std::string origin;  // "FILE:LINE", "environment NAME", "--set", "Megatron's default"
-  std::string note;    // the recipe key, or the reason
-  bool is_framework = false;  // inert, and from the framework's presets: hundreds of them say nothing new
+  std::string key;            // of the experiment
+  std::string value;          // as YAML
+  std::string origin;         // "FILE:LINE", "environment NAME", "--set", "Megatron's default"
+  std::string note;           // the recipe key, or the reason
+  bool is_framework = false;  // inert, from the framework's presets
 };
 
 struct ImportOptions {
-  std::filesystem::path presets;       // folder that holds primus/configs; empty: found above the file
-  std::vector<std::string> overrides;  // "key=value", as the reference takes them on its command line
+  std::filesystem::path presets;  // folder that holds primus/configs; empty: found above the file
+  std::vector<std::string> overrides;  // "key=value"
   bool keep_epsilon = false;           // a norm epsilon that leaked in is kept instead of corrected
 };
 
@@ -41,8 +41,8 @@ struct ImportResult {
   int64_t count(ImportStatus status) const;
 };
 
-// Throws ConfigError and FileError for files that cannot be read, and for a recipe that would contradict
-// itself; what this program does not do becomes rows.
+// Throws ConfigError and FileError for files that cannot be read, and for a recipe that would
+// contradict itself; what this program does not do becomes rows.
 ImportResult import_experiment(const std::filesystem::path& file, const ImportOptions& options);
 
 }  // namespace deltatrain

@@ -20,11 +20,13 @@ namespace fs = std::filesystem;
 using Values = std::map<std::string, Value>;
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return text;
 }
 
-// Replaces ${NAME} and ${NAME:default} in every string of a tree, and says which names had a part in it.
+// Replaces ${NAME} and ${NAME:default} in every string of a tree, and says which names had a part
+// in it.
 class Interpolation {
  public:
   explicit Interpolation(std::string place) : place_(std::move(place)) {}
@@ -36,7 +38,8 @@ class Interpolation {
     if (!substitute(node.text)) return;
     // Only a string in which something was replaced is coerced, quoted or not.
     node.quoted = false;
-    const bool typed = lower(node.text) == "true" || lower(node.text) == "false" || to_number(node).has_value();
+    const bool typed =
+        lower(node.text) == "true" || lower(node.text) == "false" || to_number(node).has_value();
     if (!typed && node.text != "null") node.quoted = true;
   }
 
@@ -53,7 +56,8 @@ class Interpolation {
       const std::string inside = text.substr(start + 2, end - start - 2);
       const size_t colon = inside.find(':');
       const std::string name = inside.substr(0, colon);
-      if (name.empty() || name.find('{') != std::string::npos) {  // not a placeholder: it stays as it is
+      if (name.empty() ||
+          name.find('{') != std::string::npos) {  // not a placeholder: it stays as it is
         result += text.substr(from, start + 2 - from);
         from = start + 2;
         continue;
@@ -66,7 +70,8 @@ class Interpolation {
         result += inside.substr(colon + 1);
         sources_ += (sources_.empty() ? "default of " : ", default of ") + name;
       } else {
-        throw ConfigError(error_text(place_, "", "the environment variable " + name + " to be set", "\"" + text + "\""));
+        throw ConfigError(error_text(place_, "", "the environment variable " + name + " to be set",
+                                     "\"" + text + "\""));
       }
       replaced_ = true;
       from = end + 1;
@@ -86,7 +91,8 @@ class Interpolation {
 YamlNode read_mapping(const fs::path& file) {
   YamlNode root = parse_yaml(read_file(file, kMaxYamlBytes), file.string());
   if (root.is_null()) root.kind = YamlNode::Kind::kMap;
-  if (!root.is_map()) throw ConfigError(error_text(file.string(), "", "a mapping", yaml_text(root)));
+  if (!root.is_map())
+    throw ConfigError(error_text(file.string(), "", "a mapping", yaml_text(root)));
   return root;
 }
 
@@ -100,7 +106,8 @@ Value make_value(const YamlNode& item, const fs::path& file, Layer layer) {
 }
 
 // Merges a preset and what it extends into `values`; later calls win.
-void add_preset(const fs::path& file, Layer own_layer, Layer base_layer, std::vector<fs::path>& chain, Values& values,
+void add_preset(const fs::path& file, Layer own_layer, Layer base_layer,
+                std::vector<fs::path>& chain, Values& values,
                 std::vector<std::pair<std::string, Value>>& ignored_bases) {
   const fs::path canonical = fs::weakly_canonical(file);
   if (std::find(chain.begin(), chain.end(), canonical) != chain.end()) {
@@ -112,11 +119,11 @@ void add_preset(const fs::path& file, Layer own_layer, Layer base_layer, std::ve
     std::vector<YamlNode> names = bases->is_list() ? bases->items : std::vector<YamlNode>{*bases};
     for (const YamlNode& name : names) {
       if (!name.is_scalar()) {
-        throw ConfigError(error_text(file.string() + ":" + std::to_string(bases->key_line), "extends",
-                                     "a path or a list of paths", yaml_text(*bases)));
+        throw ConfigError(error_text(file.string() + ":" + std::to_string(bases->key_line),
+                                     "extends", "a path or a list of paths", yaml_text(*bases)));
       }
-      add_preset((file.parent_path() / name.text).lexically_normal(), base_layer, base_layer, chain, values,
-                 ignored_bases);
+      add_preset((file.parent_path() / name.text).lexically_normal(), base_layer, base_layer, chain,
+                 values, ignored_bases);
     }
   }
   for (const YamlNode& item : root.items) {
@@ -131,21 +138,24 @@ void add_preset(const fs::path& file, Layer own_layer, Layer base_layer, std::ve
 }
 
 fs::path find_presets(const fs::path& file) {
-  for (fs::path folder = fs::absolute(file).lexically_normal().parent_path();; folder = folder.parent_path()) {
+  for (fs::path folder = fs::absolute(file).lexically_normal().parent_path();;
+       folder = folder.parent_path()) {
     if (fs::is_directory(folder / "primus" / "configs")) {
       const fs::path near = folder.lexically_relative(fs::current_path());
       return near.empty() || *near.begin() == ".." ? folder : near;  // shorter in messages
     }
     if (folder == folder.parent_path()) break;
   }
-  throw ConfigError(error_text(file.string(), "", "a parent folder with primus/configs, or --presets FOLDER", "none"));
+  throw ConfigError(error_text(file.string(), "",
+                               "a parent folder with primus/configs, or --presets FOLDER", "none"));
 }
 
 const YamlNode& require_text(const YamlNode& module, const std::string& key, const fs::path& file) {
   const YamlNode* value = module.find(key);
   if (value == nullptr || !value->is_scalar()) {
-    throw ConfigError(error_text(file.string() + ":" + std::to_string(module.key_line), "modules." + module.key + "." + key,
-                                 "a name", value == nullptr ? "nothing" : yaml_text(*value)));
+    throw ConfigError(error_text(file.string() + ":" + std::to_string(module.key_line),
+                                 "modules." + module.key + "." + key, "a name",
+                                 value == nullptr ? "nothing" : yaml_text(*value)));
   }
   return *value;
 }
@@ -181,14 +191,17 @@ const YamlNode& find_trainer(const YamlNode& root, const fs::path& file, Values&
     }
   }
   if (trainer == nullptr || !trainer->is_map()) {
-    throw ConfigError(error_text(file.string(), "modules", "a module whose name contains trainer", "none"));
+    throw ConfigError(
+        error_text(file.string(), "modules", "a module whose name contains trainer", "none"));
   }
   return *trainer;
 }
 
 }  // namespace
 
-bool is_null(const YamlNode& node) { return node.is_null() || (node.is_scalar() && node.text == "null"); }
+bool is_null(const YamlNode& node) {
+  return node.is_null() || (node.is_scalar() && node.text == "null");
+}
 
 std::optional<bool> to_boolean(const YamlNode& node) {
   if (!node.is_plain()) return std::nullopt;
@@ -211,40 +224,49 @@ std::optional<int64_t> to_integer(const YamlNode& node) {
 std::optional<double> to_number(const YamlNode& node) {
   if (!node.is_plain()) return std::nullopt;
   double value = 0;
-  const auto [stop, error] = std::from_chars(node.text.data(), node.text.data() + node.text.size(), value);
-  if (error != std::errc() || stop != node.text.data() + node.text.size() || !std::isfinite(value)) return std::nullopt;
+  const auto [stop, error] =
+      std::from_chars(node.text.data(), node.text.data() + node.text.size(), value);
+  if (error != std::errc() || stop != node.text.data() + node.text.size() || !std::isfinite(value))
+    return std::nullopt;
   return value;
 }
 
-Experiment load_experiment(const fs::path& file, const fs::path& presets, const std::vector<std::string>& overrides) {
+Experiment load_experiment(const fs::path& file, const fs::path& presets,
+                           const std::vector<std::string>& overrides) {
   const YamlNode root = read_mapping(file);
   Experiment experiment;
   add_surroundings(root, file, experiment.surroundings);
   const YamlNode& trainer = find_trainer(root, file, experiment.surroundings);
   for (const YamlNode& item : trainer.items) {
-    if (item.key != "framework" && item.key != "config" && item.key != "model" && item.key != "overrides") {
-      experiment.surroundings["modules." + trainer.key + "." + item.key] = make_value(item, file, Layer::kExperiment);
+    if (item.key != "framework" && item.key != "config" && item.key != "model" &&
+        item.key != "overrides") {
+      experiment.surroundings["modules." + trainer.key + "." + item.key] =
+          make_value(item, file, Layer::kExperiment);
     }
   }
-  const std::string framework = make_value(require_text(trainer, "framework", file), file, Layer::kExperiment).node.text;
+  const std::string framework =
+      make_value(require_text(trainer, "framework", file), file, Layer::kExperiment).node.text;
   if (framework != "megatron") {
-    throw ConfigError(error_text(file.string(), "modules." + trainer.key + ".framework", "megatron", "\"" + framework + "\""));
+    throw ConfigError(error_text(file.string(), "modules." + trainer.key + ".framework", "megatron",
+                                 "\"" + framework + "\""));
   }
   const fs::path configs = (presets.empty() ? find_presets(file) : presets) / "primus" / "configs";
   const auto preset = [&](const char* kind, const char* key) {
-    return configs / kind / framework / make_value(require_text(trainer, key, file), file, Layer::kExperiment).node.text;
+    return configs / kind / framework /
+           make_value(require_text(trainer, key, file), file, Layer::kExperiment).node.text;
   };
   std::vector<fs::path> chain;
   Values model;
-  add_preset(preset("modules", "config"), Layer::kModule, Layer::kModule, chain, experiment.settings,
+  add_preset(preset("modules", "config"), Layer::kModule, Layer::kModule, chain,
+             experiment.settings, experiment.ignored_bases);
+  add_preset(preset("models", "model"), Layer::kModel, Layer::kModelBase, chain, model,
              experiment.ignored_bases);
-  add_preset(preset("models", "model"), Layer::kModel, Layer::kModelBase, chain, model, experiment.ignored_bases);
   experiment.settings.insert(model.begin(), model.end());  // a key in both keeps the module's value
 
   if (const YamlNode* given = trainer.find("overrides"); given != nullptr && !given->is_null()) {
     if (!given->is_map()) {
-      throw ConfigError(error_text(file.string() + ":" + std::to_string(given->key_line), "overrides", "a mapping",
-                                   yaml_text(*given)));
+      throw ConfigError(error_text(file.string() + ":" + std::to_string(given->key_line),
+                                   "overrides", "a mapping", yaml_text(*given)));
     }
     for (const YamlNode& item : given->items) {
       experiment.settings[item.key] = make_value(item, file, Layer::kExperiment);
@@ -257,7 +279,8 @@ Experiment load_experiment(const fs::path& file, const fs::path& presets, const 
     }
     const std::string key = text.substr(0, equals);
     experiment.settings[key] =
-        Value{parse_yaml(text.substr(equals + 1), "--set " + key, /*line_numbers=*/false), "--set", Layer::kCommandLine};
+        Value{parse_yaml(text.substr(equals + 1), "--set " + key, /*line_numbers=*/false), "--set",
+              Layer::kCommandLine};
   }
   return experiment;
 }

@@ -1,9 +1,9 @@
-// A Primus experiment file with the presets it names, merged as Primus merges them: every value with the
-// place it comes from and how near to the author's hand that place is.
+// A Primus experiment file with the presets it names, merged as Primus merges them: every value
+// with the place it comes from and how near to the author's hand that place is.
 //
-// What is reproduced: extends chains, "${NAME:default}" and the coercion after it, the order of the layers,
-// bases: and includes: that inherit nothing. PyYAML reads the files of the reference: yes, no, on and off
-// are booleans there.
+// What is reproduced: extends chains, "${NAME:default}" and the coercion after it, the order of the
+// layers, bases: and includes: that inherit nothing. PyYAML reads the files of the reference: yes,
+// no, on and off are booleans there.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,19 @@ struct Value {
 };
 
 struct Experiment {
-  std::map<std::string, Value> settings;          // module and model keys and overrides, merged
-  std::map<std::string, Value> surroundings;      // work_group, env.NAME, platform, ...: all but the trainer module
-  std::vector<std::pair<std::string, Value>> ignored_bases;  // bases: and includes:, which inherit nothing
+  using Values = std::map<std::string, Value>;
+  Values settings;      // module and model keys and overrides, merged
+  Values surroundings;  // all but the trainer module: work_group, env.NAME, platform, ...
+  std::vector<std::pair<std::string, Value>> ignored_bases;  // bases: and includes:
 };
 
-// `presets` is the folder that holds primus/configs; empty: a parent of the file that does. `overrides` are
-// "key=value". Throws ConfigError and FileError, naming file and line.
+// `presets` is the folder that holds primus/configs; empty: a parent of the file that does.
+// `overrides` are "key=value". Throws ConfigError and FileError, naming file and line.
 Experiment load_experiment(const std::filesystem::path& file, const std::filesystem::path& presets,
                            const std::vector<std::string>& overrides);
 
-// Values as PyYAML and Primus see them. Numbers may also be written 2e-4, which PyYAML takes for text.
+// Values as PyYAML and Primus see them. Numbers may also be written 2e-4, which PyYAML takes for
+// text.
 std::optional<bool> to_boolean(const YamlNode& node);
 std::optional<int64_t> to_integer(const YamlNode& node);
 std::optional<double> to_number(const YamlNode& node);

@@ -1,6 +1,11 @@
 #include "config/primus_rules.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <map>
+
+#include "config/primus_presets.h"  // to_boolean, to_number
 
 namespace deltatrain::primus {
 
@@ -25,11 +30,12 @@ constexpr const char* kUnread = "no code of the reference reads it";
 const std::vector<Rule>& all_rules() {
   static const std::vector<Rule> rules = {
       // What the model must be.
-      or_leaked("hidden_dropout", {"0", "0.0"}, "no dropout in these models"),
-      or_leaked("attention_dropout", {"0", "0.0"}, "no dropout in these models"),
+      or_leaked("hidden_dropout", {"0"}, "no dropout in these models"),
+      or_leaked("attention_dropout", {"0"}, "no dropout in these models"),
       or_leaked("add_bias_linear", {"false"}, "linear layers have no bias, but KDA's output gate"),
       or_leaked("normalization", {"RMSNorm"}, "these models have RMSNorm"),
-      or_leaked("position_embedding_type", {"none", "rope"}, "delta-rule blocks have no position embedding"),
+      or_leaked("position_embedding_type", {"none", "rope"},
+                "delta-rule blocks have no position embedding"),
       only("is_hybrid_model", {"true"}, "the builder of these models"),
       only("model_type", {"mamba", "null"}, "the builder of these models"),
       only("swiglu", {"true"}, "the feed-forward layer is gated"),
@@ -43,11 +49,12 @@ const std::vector<Rule>& all_rules() {
       only("openai_gelu", {"false"}, "SwiGLU"),
       only("squared_relu", {"false"}, "SwiGLU"),
       only("use_rope_scaling", {"false"}, "plain rotary positions"),
-      only("rotary_scaling_factor", {"1", "1.0"}, "plain rotary positions"),
-      only("rotary_percent", {"1", "1.0"}, "plain rotary positions"),
+      only("rotary_scaling_factor", {"1"}, "plain rotary positions"),
+      only("rotary_percent", {"1"}, "plain rotary positions"),
       only("rotary_interleaved", {"false"}, "rotary halves"),
       only("rotary_seq_len_interpolation_factor", {"null"}, "plain rotary positions"),
-      only("rope_type", {"null", "rope", "yarn"}, "at scaling factor 1 all of them are plain rotary positions"),
+      only("rope_type", {"null", "rope", "yarn"},
+           "at scaling factor 1 all of them are plain rotary positions"),
       only("final_logit_softcapping", {"null"}, "no soft cap"),
       only("attn_logit_softcapping", {"null"}, "no soft cap"),
       only("init_method_xavier_uniform", {"false"}, "normal initial weights"),
@@ -67,21 +74,23 @@ const std::vector<Rule>& all_rules() {
       only("lr_decay_samples", {"null"}, "lr_decay_iters counts"),
       only("lr_warmup_samples", {"0", "null"}, "lr_warmup_iters counts"),
       only("lr_warmup_fraction", {"null"}, "lr_warmup_iters counts"),
-      only("lr_warmup_init", {"0", "0.0"}, "warm-up starts at 0"),
+      only("lr_warmup_init", {"0"}, "warm-up starts at 0"),
       only("decoupled_lr", {"null"}, "one learning rate"),
       only("decoupled_min_lr", {"null"}, "one learning rate"),
-      only("head_lr_mult", {"1", "1.0"}, "one learning rate"),
+      only("head_lr_mult", {"1"}, "one learning rate"),
       only("start_weight_decay", {"null"}, "constant weight decay"),
       only("end_weight_decay", {"null"}, "constant weight decay"),
       only("weight_decay_incr_style", {"constant"}, "constant weight decay"),
-      only("eod_mask_loss", {"false"}, "every token of the data counts; --set eod_mask_loss=false to go without the mask"),
+      only("eod_mask_loss", {"false"},
+           "every token of the data counts; --set eod_mask_loss=false to go without the mask"),
       only("reset_position_ids", {"false"}, "sequences are one piece"),
       only("reset_attention_mask", {"false"}, "sequences are one piece"),
       only("data_args_path", {"null"}, "train_data_path"),
       only("per_split_data_args_path", {"null"}, "train_data_path"),
       only("use_precision_aware_optimizer", {"false"}, "optimizer state is f32"),
       only("grad_reduce_in_bf16", {"false"}, "gradients are f32"),
-      or_leaked("dataloader_type", {"single", "null"}, "the order of the data set is kept, not shuffled once more"),
+      or_leaked("dataloader_type", {"single", "null"},
+                "the order of the data set is kept, not shuffled once more"),
       // Where it runs and what it shows.
       inert("norm_epsilon", "Megatron's name is layernorm_epsilon; taken as what its author meant"),
       inert("hybrid_attention_ratio", "the pattern says where attention is"),
@@ -92,7 +101,8 @@ const std::vector<Rule>& all_rules() {
       inert("valid_data_path", "eval_iters is 0"),
       inert("use_fla_data", "off"),
       inert("fla_cache_dir", "of use_fla_data"),
-      inert("original_max_position_embeddings", "of scaled rotary positions, at factor 1 without effect"),
+      inert("original_max_position_embeddings",
+            "of scaled rotary positions, at factor 1 without effect"),
       inert("add_position_embedding", "without effect at this position_embedding_type"),
       inert("use_rotary_position_embeddings", "without effect at this position_embedding_type"),
       inert("mscale*", "1 at scaling factor 1"),
@@ -255,6 +265,15 @@ const Rule* find_rule(std::string_view key) {
   return found;
 }
 
+bool is_allowed(const Rule& rule, const YamlNode& value) {
+  return std::any_of(rule.allowed.begin(), rule.allowed.end(), [&](const std::string& text) {
+    if (text == "null") return is_null(value);
+    if (text == "true" || text == "false") return to_boolean(value) == (text == "true");
+    if (const auto number = to_number(value)) return fmt::format("{}", *number) == text;
+    return value.is_scalar() && value.text == text;
+  });
+}
+
 std::vector<std::string> rule_keys() {
   std::vector<std::string> keys;
   for (const Rule& rule : all_rules()) {
@@ -303,6 +322,19 @@ std::optional<std::string> megatron_default(std::string_view key) {
   };
   const auto found = defaults.find(key);
   return found == defaults.end() ? std::nullopt : std::optional(found->second);
+}
+
+const Spec* find_spec(std::string_view name) {
+  static const std::vector<Spec> specs = {
+      {"gdn_hybrid_stack_spec", false, true},
+      {"gdn_hybrid_stack_spec_no_te", false, false},
+      {"kda_hybrid_stack_spec", true, true},
+      {"kda_hybrid_stack_spec_no_te", true, false},
+  };
+  for (const Spec& spec : specs) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
 }
 
 const KnownTokenizer* find_tokenizer(std::string_view name) {

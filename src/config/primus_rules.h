@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "config/yaml_tree.h"
+
 namespace deltatrain::primus {
 
 enum class RuleKind : uint8_t {
@@ -25,11 +27,22 @@ struct Rule {
 // The rule for a key, the exact one before one with *; null for a key that nobody knows.
 const Rule* find_rule(std::string_view key);
 
+// Whether a value is one of rule.allowed, numbers compared as numbers and booleans as booleans.
+bool is_allowed(const Rule& rule, const YamlNode& value);
+
 // Every name that a misspelt key can have meant: keys of rules, those that are mapped not included.
 std::vector<std::string> rule_keys();
 
 // Megatron's default of an option, as YAML text, for the options that matter here.
 std::optional<std::string> megatron_default(std::string_view key);
+
+// A layer specification of the reference and what it builds.
+struct Spec {
+  std::string name;
+  bool is_kda;                 // else Gated DeltaNet
+  bool is_transformer_engine;  // norms fused into the layers after them
+};
+const Spec* find_spec(std::string_view name);
 
 // Rows of the embedding, and ids, of the tokenizers that the reference's experiments name.
 struct KnownTokenizer {
@@ -40,7 +53,8 @@ struct KnownTokenizer {
 };
 const KnownTokenizer* find_tokenizer(std::string_view name);
 
-// A key that chooses among the reference's kernels, with the environment variable that goes before it.
+// A key that chooses among the reference's kernels, with the environment variable that goes before
+// it.
 struct Knob {
   std::string key;
   std::string environment;  // "" for none

@@ -1,5 +1,5 @@
-// A training run as plain structs. Reading, checking and printing: config/recipe_reader.h. Keys in YAML are
-// the field names below, in the section of the same name.
+// A training run as plain structs. Reading, checking and printing: config/recipe_reader.h. Keys in
+// YAML are the field names below, in the section of the same name.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,18 @@
 
 namespace deltatrain {
 
-enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine };       // "constant", "linear", "cosine"
-enum class DecayGroups : uint8_t { kMegatron, kHf, kMegatronExact };    // "megatron", "hf", "megatron-exact"
-enum class Precision : uint8_t { kF32, kBf16 };                         // "f32", "bf16"
-enum class OnNonFinite : uint8_t { kStop, kSkip };                      // "stop", "skip"
-enum class CheckpointFormat : uint8_t { kNative, kMegatron };           // "native", "megatron"
-enum class DataOrder : uint8_t { kSequential, kMegatron };              // "sequential", "megatron"
+// In YAML without the k, in small letters, words joined by a hyphen: "megatron-exact".
+enum class DecayStyle : uint8_t { kConstant, kLinear, kCosine };
+enum class DecayGroups : uint8_t { kMegatron, kHf, kMegatronExact };
+enum class Precision : uint8_t { kF32, kBf16 };
+enum class OnNonFinite : uint8_t { kStop, kSkip };
+enum class CheckpointFormat : uint8_t { kNative, kMegatron };
+enum class DataOrder : uint8_t { kSequential, kMegatron };
 
 struct DataConfig {
-  std::string train;                     // prefix of .bin/.idx; empty: not given, so nothing can be trained
-  std::optional<std::string> valid;      // prefix; absent: no validation
-  std::string tokenizer;                 // folder or file, copied into exports; may be empty
+  std::string train;                 // prefix of .bin/.idx; empty: not given
+  std::optional<std::string> valid;  // prefix; absent: no validation
+  std::string tokenizer;             // folder or file, copied into exports; may be empty
   DataOrder order = DataOrder::kMegatron;
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
@@ -34,7 +35,7 @@ struct OptimizerConfig {
   double adam_beta2 = 0.95;
   double adam_eps = 1e-8;
   double weight_decay = 0.01;
-  double clip_grad = 1.0;                // 0: no clipping
+  double clip_grad = 1.0;  // 0: no clipping
   DecayGroups decay_groups = DecayGroups::kMegatron;
 
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
@@ -42,7 +43,7 @@ struct OptimizerConfig {
 
 struct ScheduleConfig {
   int64_t lr_warmup_iters = 0;
-  int64_t lr_decay_iters = 0;            // from step 0, warm-up included; the reader puts train_iters for none
+  int64_t lr_decay_iters = 0;  // from step 0 on; not given: train_iters
   DecayStyle lr_decay_style = DecayStyle::kCosine;
 
   friend bool operator==(const ScheduleConfig&, const ScheduleConfig&) = default;
@@ -56,33 +57,33 @@ struct TrainConfig {
   uint64_t seed = 42;
   Precision precision = Precision::kF32;
   OnNonFinite on_nonfinite = OnNonFinite::kStop;
-  int64_t eval_interval = 0;             // steps between validations; 0: only at the end if there is data
-  int64_t eval_iters = 0;                // global batches per validation
+  int64_t eval_interval = 0;  // steps between validations; 0: only at the end if there is data
+  int64_t eval_iters = 0;     // global batches per validation
   bool fp32_residual_connection = false;
 
   friend bool operator==(const TrainConfig&, const TrainConfig&) = default;
 };
 
 struct ParallelConfig {
-  int64_t loss_chunk_rows = 0;           // rows of logits at a time; 0: chosen by the engine
+  int64_t loss_chunk_rows = 0;  // rows of logits at a time; 0: chosen by the engine
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };
 
 struct CheckpointConfig {
-  int64_t save_interval = 0;             // steps; 0: only at the end
-  int64_t keep_last = 2;                 // 0: all
-  int64_t keep_every = 0;                // steps whose multiples are never pruned; 0: none
+  int64_t save_interval = 0;  // steps; 0: only at the end
+  int64_t keep_last = 2;      // 0: all
+  int64_t keep_every = 0;     // steps whose multiples are never pruned; 0: none
   CheckpointFormat format = CheckpointFormat::kNative;
-  bool hf = false;                       // also write hf/ beside each checkpoint
-  bool fallback = false;                 // resume from the newest whole checkpoint when the last is broken
-  std::optional<std::string> init_from;  // weights to start from: native checkpoint or Hugging Face folder
+  bool hf = false;        // also write hf/ beside each checkpoint
+  bool fallback = false;  // resume from the newest whole checkpoint when the last is broken
+  std::optional<std::string> init_from;  // checkpoint or Hugging Face folder
 
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };
 
 struct LogConfig {
-  int64_t log_interval = 1;              // steps per Megatron line in log.txt
+  int64_t log_interval = 1;  // steps per Megatron line in log.txt
 
   friend bool operator==(const LogConfig&, const LogConfig&) = default;
 };

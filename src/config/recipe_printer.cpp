@@ -30,7 +30,8 @@ std::string recipe_to_yaml(const Recipe& recipe) {
       section = field.key.substr(0, dot);
       text += section + ":\n";
     }
-    if (field.key == "model.attn.layers") text += recipe.model.attn ? "  attn:\n" : "  attn: null\n";
+    if (field.key == "model.attn.layers")
+      text += recipe.model.attn ? "  attn:\n" : "  attn: null\n";
     if (!field.applies(recipe)) continue;
     const bool in_attn = field.key.starts_with("model.attn.");
     const std::string name = field.key.substr(field.key.find_last_of('.') + 1);
@@ -57,7 +58,8 @@ std::vector<std::string> digest_differences(const Recipe& now, const Recipe& bef
     if (!field.changes_result) continue;
     const std::string text = field.applies(now) ? field.print(now) : "none";
     const std::string old_text = field.applies(before) ? field.print(before) : "none";
-    if (text != old_text) differences.push_back(fmt::format("{}: {}, was {}", field.key, text, old_text));
+    if (text != old_text)
+      differences.push_back(fmt::format("{}: {}, was {}", field.key, text, old_text));
   }
   return differences;
 }
@@ -76,7 +78,8 @@ std::vector<RecipeValue> list_values(const ResolvedRecipe& resolved) {
 std::vector<RecipeKey> recipe_keys() {
   std::vector<RecipeKey> keys;
   for (const RecipeField& field : recipe_fields()) {
-    keys.push_back({field.key, field.type, default_text(field), field.description, field.changes_result});
+    keys.push_back(
+        {field.key, field.type, default_text(field), field.description, field.changes_result});
   }
   return keys;
 }
@@ -85,8 +88,8 @@ std::string recipe_keys_text() {
   std::string text;
   for (const RecipeKey& key : recipe_keys()) {
     const bool is_required = key.default_text == "required";
-    text += fmt::format("  {}\n      {}; {}{}\n      {}\n", key.key, key.type, is_required ? "" : "default ",
-                        key.default_text, key.description);
+    text += fmt::format("  {}\n      {}; {}{}\n      {}\n", key.key, key.type,
+                        is_required ? "" : "default ", key.default_text, key.description);
   }
   return text;
 }
@@ -98,11 +101,12 @@ std::string recipe_keys_markdown() {
     const std::string key_section = key.key.substr(0, key.key.find_last_of('.'));
     if (key_section != section) {
       section = key_section;
-      text += fmt::format("{}### {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n", text.empty() ? "" : "\n", section);
+      text += fmt::format("{}### {}\n\n| key | value | default | meaning |\n|---|---|---|---|\n",
+                          text.empty() ? "" : "\n", section);
     }
     const std::string name = key.key.substr(key.key.find_last_of('.') + 1);
-    text += fmt::format("| `{}`{} | {} | {} | {} |\n", name, key.changes_result ? "" : " \\*", key.type, key.default_text,
-                        key.description);
+    text += fmt::format("| `{}`{} | {} | {} | {} |\n", name, key.changes_result ? "" : " \\*",
+                        key.type, key.default_text, key.description);
   }
   return text;
 }

@@ -25,7 +25,9 @@ struct Given {
 };
 
 // A value in an error message.
-std::string shown(const YamlNode& node) { return node.is_plain() ? "\"" + node.text + "\"" : yaml_text(node); }
+std::string shown(const YamlNode& node) {
+  return node.is_plain() ? "\"" + node.text + "\"" : yaml_text(node);
+}
 
 bool is_section(const std::string& name) {
   const auto& sections = recipe_sections();
@@ -60,7 +62,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 24> kForeign
     {"logging_steps", "log.log_interval"},
 }};
 
-// The key that was probably meant: one of the same section, else a known name in or out of place, or "".
+// The key that was probably meant: one of the same section, else a known name in or out of place,
+// or "".
 std::string find_meant_key(const std::string& key) {
   const size_t dot = key.find_last_of('.');
   const std::string name = key.substr(dot + 1);
@@ -91,10 +94,12 @@ std::string find_meant_key(const std::string& key) {
 
 [[noreturn]] void refuse_unknown(const std::string& place, const std::string& key) {
   const std::string meant = find_meant_key(key);
-  throw ConfigError(place + ": " + key + ": unknown key" + (meant.empty() ? "" : "; did you mean " + meant + "?"));
+  throw ConfigError(place + ": " + key + ": unknown key" +
+                    (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
-// The values of a recipe by key, the chain of bases merged: what is given later replaces what came before.
+// The values of a recipe by key, the chain of bases merged: what is given later replaces what came
+// before.
 class Values {
  public:
   // Every key and value of a file's root mapping, but base.
@@ -104,7 +109,8 @@ class Values {
       if (section.key == "base") continue;
       if (!is_section(section.key)) refuse_unknown(place, section.key);
       if (!section.is_map()) {
-        throw ConfigError(error_text(place, section.key, "a mapping of keys to values", shown(section)));
+        throw ConfigError(
+            error_text(place, section.key, "a mapping of keys to values", shown(section)));
       }
       for (const YamlNode& item : section.items) {
         add(section.key + "." + item.key, item, file + ":" + std::to_string(item.key_line), file);
@@ -118,7 +124,9 @@ class Values {
     if (equals == std::string::npos || text.substr(0, equals).find('.') == std::string::npos) {
       const std::string meant = find_meant_key(text.substr(0, equals));
       throw ConfigError(error_text(kSetOrigin, "", "SECTION.KEY=VALUE", "\"" + text + "\"") +
-                        (meant.find('.') == std::string::npos || meant == text ? "" : "; did you mean " + meant + "?"));
+                        (meant.find('.') == std::string::npos || meant == text
+                             ? ""
+                             : "; did you mean " + meant + "?"));
     }
     const std::string key = text.substr(0, equals);
     const std::string value = text.substr(equals + 1);
@@ -147,17 +155,21 @@ class Values {
   }
 
  private:
-  void add(const std::string& key, const YamlNode& node, const std::string& origin, const std::string& file) {
+  void add(const std::string& key, const YamlNode& node, const std::string& origin,
+           const std::string& file) {
     if (key == "model.attn") {
       if (node.is_null()) {
-        std::erase_if(given_, [](const auto& entry) { return entry.first.starts_with("model.attn."); });
+        std::erase_if(given_,
+                      [](const auto& entry) { return entry.first.starts_with("model.attn."); });
         return;
       }
       if (!node.is_map() || node.items.empty()) {
-        throw ConfigError(error_text(origin, key, "null or a mapping of keys to values", shown(node)));
+        throw ConfigError(
+            error_text(origin, key, "null or a mapping of keys to values", shown(node)));
       }
       for (const YamlNode& item : node.items) {
-        add(key + "." + item.key, item, file.empty() ? origin : file + ":" + std::to_string(item.key_line), file);
+        add(key + "." + item.key, item,
+            file.empty() ? origin : file + ":" + std::to_string(item.key_line), file);
       }
       return;
     }
@@ -177,7 +189,8 @@ std::string shown_chain(const std::vector<fs::path>& chain) {
 YamlNode parse_root(const std::string& text, const std::string& where) {
   YamlNode root = parse_yaml(text, where);
   if (!root.is_map()) {
-    throw ConfigError(error_text(where, "", "sections with keys and values", root.is_null() ? "nothing" : yaml_text(root)));
+    throw ConfigError(error_text(where, "", "sections with keys and values",
+                                 root.is_null() ? "nothing" : yaml_text(root)));
   }
   return root;
 }
@@ -197,23 +210,29 @@ class Checker {
       refuse("optimizer.min_lr", fmt::format("at most optimizer.lr ({})", r.optimizer.lr),
              fmt::format("{}", r.optimizer.min_lr));
     }
-    if (r.schedule.lr_decay_style != DecayStyle::kConstant && r.schedule.lr_warmup_iters >= r.schedule.lr_decay_iters) {
-      refuse("schedule.lr_warmup_iters", fmt::format("less than schedule.lr_decay_iters ({})", r.schedule.lr_decay_iters),
+    if (r.schedule.lr_decay_style != DecayStyle::kConstant &&
+        r.schedule.lr_warmup_iters >= r.schedule.lr_decay_iters) {
+      refuse("schedule.lr_warmup_iters",
+             fmt::format("less than schedule.lr_decay_iters ({})", r.schedule.lr_decay_iters),
              fmt::format("{}", r.schedule.lr_warmup_iters));
     }
     if (r.train.global_batch_size % r.train.micro_batch_size != 0) {
-      refuse("train.global_batch_size", fmt::format("a multiple of train.micro_batch_size ({})", r.train.micro_batch_size),
+      refuse("train.global_batch_size",
+             fmt::format("a multiple of train.micro_batch_size ({})", r.train.micro_batch_size),
              fmt::format("{}", r.train.global_batch_size));
     }
     constexpr int64_t kMaxTokens = int64_t{1} << 60;  // so that counters never overflow
-    if (const int64_t most = kMaxTokens / (r.train.global_batch_size * r.train.seq_length); r.train.train_iters > most) {
-      refuse("train.train_iters", fmt::format("at most {} steps of this size", most), fmt::format("{}", r.train.train_iters));
+    if (const int64_t most = kMaxTokens / (r.train.global_batch_size * r.train.seq_length);
+        r.train.train_iters > most) {
+      refuse("train.train_iters", fmt::format("at most {} steps of this size", most),
+             fmt::format("{}", r.train.train_iters));
     }
     if (r.data.valid && r.train.eval_iters == 0) {
       refuse("train.eval_iters", "at least 1 because data.valid is given", "0");
     }
     if (r.train.fp32_residual_connection && r.train.precision == Precision::kF32) {
-      refuse("train.fp32_residual_connection", "false because train.precision is f32 already", "true");
+      refuse("train.fp32_residual_connection", "false because train.precision is f32 already",
+             "true");
     }
   }
 
@@ -221,13 +240,15 @@ class Checker {
     const Recipe& r = resolved_.recipe;
     std::vector<std::string> found;
     if (r.schedule.lr_warmup_iters >= r.train.train_iters) {
-      found.push_back(fmt::format("{}: train.train_iters: the run of {} steps ends within the warm-up of {}",
-                                  place("train.train_iters"), r.train.train_iters, r.schedule.lr_warmup_iters));
+      found.push_back(
+          fmt::format("{}: train.train_iters: the run of {} steps ends within the warm-up of {}",
+                      place("train.train_iters"), r.train.train_iters, r.schedule.lr_warmup_iters));
     } else if (r.schedule.lr_decay_style != DecayStyle::kConstant &&
                r.train.train_iters < r.schedule.lr_decay_iters / 4) {
-      found.push_back(fmt::format("{}: train.train_iters: the run of {} steps covers less than a quarter of the "
-                                  "learning rate's {}",
-                                  place("train.train_iters"), r.train.train_iters, r.schedule.lr_decay_iters));
+      found.push_back(fmt::format(
+          "{}: train.train_iters: the run of {} steps covers less than a quarter of the "
+          "learning rate's {}",
+          place("train.train_iters"), r.train.train_iters, r.schedule.lr_decay_iters));
     }
     return found;
   }
@@ -238,9 +259,11 @@ class Checker {
     return given == nullptr ? file_ : given->origin;
   }
 
-  [[noreturn]] void refuse(const std::string& key, const std::string& expected, const std::string& got) const {
+  [[noreturn]] void refuse(const std::string& key, const std::string& expected,
+                           const std::string& got) const {
     const Given* given = values_.find(key);
-    throw ConfigError(error_text(place(key), key, expected, given == nullptr ? got : shown(given->value)));
+    throw ConfigError(
+        error_text(place(key), key, expected, given == nullptr ? got : shown(given->value)));
   }
 
   const ResolvedRecipe& resolved_;
@@ -256,7 +279,8 @@ ResolvedRecipe resolve(const Values& values, const std::string& file) {
     const Given* given = values.find(field.key);
     const bool applies = field.applies(recipe);  // the keys it looks at come first in the table
     if (given == nullptr) {
-      if (field.required && applies) throw ConfigError(error_text(file, field.key, field.type, "nothing"));
+      if (field.required && applies)
+        throw ConfigError(error_text(file, field.key, field.type, "nothing"));
       if (applies) resolved.origins[field.key] = "default";
       continue;
     }
@@ -283,7 +307,8 @@ ResolvedRecipe resolve(const Values& values, const std::string& file) {
   follow("model.num_v_heads", "model.num_heads", recipe.model.num_v_heads, recipe.model.num_heads);
   follow("model.max_position_embeddings", "train.seq_length", recipe.model.max_position_embeddings,
          recipe.train.seq_length);
-  follow("schedule.lr_decay_iters", "train.train_iters", recipe.schedule.lr_decay_iters, recipe.train.train_iters);
+  follow("schedule.lr_decay_iters", "train.train_iters", recipe.schedule.lr_decay_iters,
+         recipe.train.train_iters);
 
   const Checker checker(resolved, values, file);
   checker.check();
@@ -311,10 +336,12 @@ std::vector<std::pair<std::string, YamlNode>> read_chain(const fs::path& path) {
     }
     const fs::path next = (chain.back().parent_path() / base->text).lexically_normal();
     const fs::path next_canonical = fs::weakly_canonical(next);
-    const bool is_circle = std::find(canonical.begin(), canonical.end(), next_canonical) != canonical.end();
+    const bool is_circle =
+        std::find(canonical.begin(), canonical.end(), next_canonical) != canonical.end();
     chain.push_back(next);
     canonical.push_back(next_canonical);
-    if (is_circle) throw ConfigError(error_text(place, "base", "a chain that ends", shown_chain(chain)));
+    if (is_circle)
+      throw ConfigError(error_text(place, "base", "a chain that ends", shown_chain(chain)));
     try {
       text = read_file(next, kMaxYamlBytes);
     } catch (const FileError& error) {
@@ -325,10 +352,12 @@ std::vector<std::pair<std::string, YamlNode>> read_chain(const fs::path& path) {
 
 }  // namespace
 
-ResolvedRecipe load_recipe(const std::filesystem::path& path, const std::vector<std::string>& overrides) {
+ResolvedRecipe load_recipe(const std::filesystem::path& path,
+                           const std::vector<std::string>& overrides) {
   const auto chain = read_chain(path);
   Values values;
-  for (auto root = chain.rbegin(); root != chain.rend(); ++root) values.add_file(root->second, root->first);
+  for (auto root = chain.rbegin(); root != chain.rend(); ++root)
+    values.add_file(root->second, root->first);
   for (const std::string& text : overrides) values.add_override(text);
   return resolve(values, path.string());
 }
@@ -337,8 +366,8 @@ ResolvedRecipe parse_recipe(std::string_view yaml, const std::string& where,
                             const std::vector<std::string>& overrides) {
   const YamlNode root = parse_root(std::string(yaml), where);
   if (const YamlNode* base = root.find("base")) {
-    throw ConfigError(error_text(where + ":" + std::to_string(base->key_line), "base", "a resolved recipe",
-                                 yaml_text(*base)));
+    throw ConfigError(error_text(where + ":" + std::to_string(base->key_line), "base",
+                                 "a resolved recipe", yaml_text(*base)));
   }
   Values values;
   values.add_file(root, where);

@@ -15,13 +15,15 @@ namespace {
 
 constexpr int64_t kAny = int64_t{1} << 62;
 
-// Reading of scalars ------------------------------------------------------------------------------------
+// Reading of scalars
+// ------------------------------------------------------------------------------------
 
 std::optional<int64_t> to_integer(const YamlNode& node) {
   if (!node.is_plain()) return std::nullopt;
   // 010 is ten to some readers of YAML and eight to others.
   const size_t digits = node.text.find_first_not_of('-');
-  if (digits != std::string::npos && node.text[digits] == '0' && node.text.size() > digits + 1) return std::nullopt;
+  if (digits != std::string::npos && node.text[digits] == '0' && node.text.size() > digits + 1)
+    return std::nullopt;
   int64_t value = 0;
   const char* end = node.text.data() + node.text.size();
   const auto [stop, error] = std::from_chars(node.text.data(), end, value);
@@ -47,27 +49,33 @@ std::string expand_variables(const std::string& text) {
     expanded += text.substr(from, start - from);
     if (start == std::string::npos) return expanded;
     const size_t end = text.find('}', start);
-    const std::string name = end == std::string::npos ? text.substr(start + 2) : text.substr(start + 2, end - start - 2);
-    const bool is_name = !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
-                         name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") ==
-                             std::string::npos;
+    const std::string name =
+        end == std::string::npos ? text.substr(start + 2) : text.substr(start + 2, end - start - 2);
+    const bool is_name =
+        !name.empty() && std::isdigit(static_cast<unsigned char>(name[0])) == 0 &&
+        name.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") ==
+            std::string::npos;
     if (end == std::string::npos || !is_name) {
-      throw ConfigError(error_text("", "", "${NAME} with the name of an environment variable", "\"" + text + "\""));
+      throw ConfigError(error_text("", "", "${NAME} with the name of an environment variable",
+                                   "\"" + text + "\""));
     }
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
-      throw ConfigError(error_text("", "", "the environment variable " + name + " to be set", "\"" + text + "\""));
+      throw ConfigError(error_text("", "", "the environment variable " + name + " to be set",
+                                   "\"" + text + "\""));
     }
     // Otherwise the printed recipe would not be read back as it is.
     if (std::string_view(value).find("${") != std::string_view::npos) {
-      throw ConfigError(error_text("", "", "a value of " + name + " without ${", "\"" + std::string(value) + "\""));
+      throw ConfigError(error_text("", "", "a value of " + name + " without ${",
+                                   "\"" + std::string(value) + "\""));
     }
     expanded += value;
     from = end + 1;
   }
 }
 
-// Rows --------------------------------------------------------------------------------------------------
+// Rows
+// --------------------------------------------------------------------------------------------------
 //
 // `get` returns a reference to the field in a Recipe or const Recipe.
 
@@ -123,20 +131,28 @@ enum class Bound : uint8_t { kNone, kPositive, kNotNegative, kBelowOne };
 
 bool holds(Bound bound, double value) {
   switch (bound) {
-    case Bound::kNone: return true;
-    case Bound::kPositive: return value > 0;
-    case Bound::kNotNegative: return value >= 0;
-    case Bound::kBelowOne: return value >= 0 && value < 1;
+    case Bound::kNone:
+      return true;
+    case Bound::kPositive:
+      return value > 0;
+    case Bound::kNotNegative:
+      return value >= 0;
+    case Bound::kBelowOne:
+      return value >= 0 && value < 1;
   }
   return false;
 }
 
 std::string bound_text(Bound bound) {
   switch (bound) {
-    case Bound::kNone: return "a number";
-    case Bound::kPositive: return "a number > 0";
-    case Bound::kNotNegative: return "a number >= 0";
-    case Bound::kBelowOne: return "a number >= 0 and < 1";
+    case Bound::kNone:
+      return "a number";
+    case Bound::kPositive:
+      return "a number > 0";
+    case Bound::kNotNegative:
+      return "a number >= 0";
+    case Bound::kBelowOne:
+      return "a number >= 0 and < 1";
   }
   return "";
 }
@@ -168,7 +184,8 @@ RecipeField boolean(const char* key, Get get, const char* description) {
 
 // Names in the order of the enumerators.
 template <class Get>
-RecipeField choice(const char* key, std::vector<std::string> names, Get get, const char* description) {
+RecipeField choice(const char* key, std::vector<std::string> names, Get get,
+                   const char* description) {
   RecipeField field = row(key, fmt::format("one of {}", fmt::join(names, ", ")), description);
   field.read = [=](const YamlNode& node, Recipe& recipe) {
     for (size_t i = 0; node.is_scalar() && i < names.size(); ++i) {
@@ -182,7 +199,9 @@ RecipeField choice(const char* key, std::vector<std::string> names, Get get, con
   return field;
 }
 
-bool is_text(const YamlNode& node) { return node.is_scalar() && (node.quoted || !looks_typed(node.text)); }
+bool is_text(const YamlNode& node) {
+  return node.is_scalar() && (node.quoted || !looks_typed(node.text));
+}
 
 template <class Get>
 RecipeField path(const char* key, Get get, const char* description) {
@@ -236,10 +255,12 @@ RecipeField harmless(RecipeField field) {
 }
 
 // An expression that names one field, as a function on Recipe and const Recipe alike.
-#define DELTATRAIN_FIELD(expression) [](auto& r) -> auto& { return r.expression; }
+#define DELTATRAIN_FIELD(expression) \
+  [](auto& r) -> auto& { return r.expression; }
 
 RecipeField mla_layers() {
-  RecipeField field = row("model.attn.layers", "a list of block numbers", "Blocks, from 0, that attend instead.");
+  RecipeField field =
+      row("model.attn.layers", "a list of block numbers", "Blocks, from 0, that attend instead.");
   field.read = [](const YamlNode& node, Recipe& recipe) {
     if (!node.is_list()) return false;
     std::vector<int64_t>& layers = recipe.model.attn->layers;
@@ -251,19 +272,23 @@ RecipeField mla_layers() {
     }
     return true;
   };
-  field.print = [](const Recipe& recipe) { return fmt::format("[{}]", fmt::join(recipe.model.attn->layers, ", ")); };
+  field.print = [](const Recipe& recipe) {
+    return fmt::format("[{}]", fmt::join(recipe.model.attn->layers, ", "));
+  };
   return field;
 }
 
 RecipeField lower_bound() {
-  RecipeField field = row("model.lower_bound", "null or a number < 0",
-                          "KDA: log decay in (lower_bound, 0) through a sigmoid instead of a softplus.");
+  RecipeField field =
+      row("model.lower_bound", "null or a number < 0",
+          "KDA: log decay in (lower_bound, 0) through a sigmoid instead of a softplus.");
   field.read = [](const YamlNode& node, Recipe& recipe) {
     recipe.model.lower_bound = to_number(node);
     return node.is_null() || (recipe.model.lower_bound && *recipe.model.lower_bound < 0);
   };
   field.print = [](const Recipe& recipe) {
-    return recipe.model.lower_bound ? fmt::format("{}", *recipe.model.lower_bound) : std::string("null");
+    return recipe.model.lower_bound ? fmt::format("{}", *recipe.model.lower_bound)
+                                    : std::string("null");
   };
   return field;
 }
@@ -273,15 +298,19 @@ std::vector<RecipeField> model_fields() {
   return {
       required(choice("model.model_type", {"gated_deltanet", "kda"}, DELTATRAIN_FIELD(model.family),
                       "Token mixer of the blocks: Gated DeltaNet or Kimi Delta Attention.")),
-      required(integer("model.vocab_size", 2, (int64_t{1} << 31) - 1, DELTATRAIN_FIELD(model.vocab_size),
+      required(integer("model.vocab_size", 2, (int64_t{1} << 31) - 1,
+                       DELTATRAIN_FIELD(model.vocab_size),
                        "Rows of the embedding; every token id of the data is below it.")),
       required(integer("model.hidden_size", 1, widest, DELTATRAIN_FIELD(model.hidden_size),
                        "Width of the residual stream.")),
-      required(integer("model.intermediate_size", 1, widest, DELTATRAIN_FIELD(model.intermediate_size),
+      required(integer("model.intermediate_size", 1, widest,
+                       DELTATRAIN_FIELD(model.intermediate_size),
                        "Width of the gated feed-forward layer.")),
-      required(integer("model.num_hidden_layers", 1, 4096, DELTATRAIN_FIELD(model.num_hidden_layers),
+      required(integer("model.num_hidden_layers", 1, 4096,
+                       DELTATRAIN_FIELD(model.num_hidden_layers),
                        "Blocks, each a token mixer and a feed-forward layer.")),
-      required(integer("model.num_heads", 1, widest, DELTATRAIN_FIELD(model.num_heads), "Query and key heads.")),
+      required(integer("model.num_heads", 1, widest, DELTATRAIN_FIELD(model.num_heads),
+                       "Query and key heads.")),
       absent_as("model.num_heads",
                 integer("model.num_v_heads", 1, widest, DELTATRAIN_FIELD(model.num_v_heads),
                         "Value heads, a multiple of num_heads.")),
@@ -289,10 +318,12 @@ std::vector<RecipeField> model_fields() {
                        "Width of queries and keys per head.")),
       required(number("model.expand_v", Bound::kPositive, DELTATRAIN_FIELD(model.expand_v),
                       "Width of values per head is head_dim * expand_v.")),
-      integer("model.conv_size", 1, 64, DELTATRAIN_FIELD(model.conv_size), "Tokens that a short convolution sees."),
+      integer("model.conv_size", 1, 64, DELTATRAIN_FIELD(model.conv_size),
+              "Tokens that a short convolution sees."),
       boolean("model.use_short_conv", DELTATRAIN_FIELD(model.use_short_conv),
               "Short convolutions on queries, keys and values."),
-      only(is_gdn, boolean("model.use_gate", DELTATRAIN_FIELD(model.use_gate), "Gated DeltaNet: output gate.")),
+      only(is_gdn, boolean("model.use_gate", DELTATRAIN_FIELD(model.use_gate),
+                           "Gated DeltaNet: output gate.")),
       boolean("model.allow_neg_eigval", DELTATRAIN_FIELD(model.allow_neg_eigval),
               "Writing strength beta in (0, 2) instead of (0, 1)."),
       only(is_kda, boolean("model.safe_gate", DELTATRAIN_FIELD(model.safe_gate),
@@ -315,11 +346,13 @@ std::vector<RecipeField> model_fields() {
       harmless(optional_integer("model.pad_token_id", 0, DELTATRAIN_FIELD(model.pad_token_id),
                                 "Written to exported models.")),
       only(has_mla, required(mla_layers())),
-      only(has_mla, required(integer("model.attn.num_heads", 1, widest, DELTATRAIN_FIELD(model.attn->num_heads),
-                                     "Attention heads."))),
-      only(has_mla, optional_integer("model.attn.q_lora_rank", 1, DELTATRAIN_FIELD(model.attn->q_lora_rank),
-                                     "Rank of the query projection; null: one full matrix.")),
-      only(has_mla, required(integer("model.attn.kv_lora_rank", 1, widest, DELTATRAIN_FIELD(model.attn->kv_lora_rank),
+      only(has_mla, required(integer("model.attn.num_heads", 1, widest,
+                                     DELTATRAIN_FIELD(model.attn->num_heads), "Attention heads."))),
+      only(has_mla,
+           optional_integer("model.attn.q_lora_rank", 1, DELTATRAIN_FIELD(model.attn->q_lora_rank),
+                            "Rank of the query projection; null: one full matrix.")),
+      only(has_mla, required(integer("model.attn.kv_lora_rank", 1, widest,
+                                     DELTATRAIN_FIELD(model.attn->kv_lora_rank),
                                      "Rank of the key and value projection."))),
       only(has_mla, required(integer("model.attn.qk_nope_head_dim", 1, widest,
                                      DELTATRAIN_FIELD(model.attn->qk_nope_head_dim),
@@ -327,24 +360,30 @@ std::vector<RecipeField> model_fields() {
       only(has_mla, required(integer("model.attn.qk_rope_head_dim", 2, widest,
                                      DELTATRAIN_FIELD(model.attn->qk_rope_head_dim),
                                      "Width per head of their part with rotary position, even."))),
-      only(has_mla, required(integer("model.attn.v_head_dim", 1, widest, DELTATRAIN_FIELD(model.attn->v_head_dim),
+      only(has_mla, required(integer("model.attn.v_head_dim", 1, widest,
+                                     DELTATRAIN_FIELD(model.attn->v_head_dim),
                                      "Width of values per head."))),
-      only(has_mla, number("model.attn.rope_theta", Bound::kPositive, DELTATRAIN_FIELD(model.attn->rope_theta),
-                           "Base of the rotary frequencies.")),
-      only(has_mla, number("model.attn.norm_eps", Bound::kPositive, DELTATRAIN_FIELD(model.attn->norm_eps),
-                           "Epsilon of the norms on the ranks.")),
+      only(has_mla,
+           number("model.attn.rope_theta", Bound::kPositive,
+                  DELTATRAIN_FIELD(model.attn->rope_theta), "Base of the rotary frequencies.")),
+      only(has_mla,
+           number("model.attn.norm_eps", Bound::kPositive, DELTATRAIN_FIELD(model.attn->norm_eps),
+                  "Epsilon of the norms on the ranks.")),
   };
 }
 
 std::vector<RecipeField> training_fields() {
   return {
-      path("data.train", DELTATRAIN_FIELD(data.train), "Prefix of the .bin and .idx files to train on."),
-      harmless(optional_path("data.valid", DELTATRAIN_FIELD(data.valid), "Prefix of the files to validate on.")),
+      path("data.train", DELTATRAIN_FIELD(data.train),
+           "Prefix of the .bin and .idx files to train on."),
+      harmless(optional_path("data.valid", DELTATRAIN_FIELD(data.valid),
+                             "Prefix of the files to validate on.")),
       harmless(path("data.tokenizer", DELTATRAIN_FIELD(data.tokenizer),
                     "Tokenizer folder or file, copied into exported models.")),
       choice("data.order", {"sequential", "megatron"}, DELTATRAIN_FIELD(data.order),
              "Order of the samples: as stored, or as Megatron's GPTDataset shuffles them."),
-      required(number("optimizer.lr", Bound::kPositive, DELTATRAIN_FIELD(optimizer.lr), "Peak learning rate.")),
+      required(number("optimizer.lr", Bound::kPositive, DELTATRAIN_FIELD(optimizer.lr),
+                      "Peak learning rate.")),
       number("optimizer.min_lr", Bound::kNotNegative, DELTATRAIN_FIELD(optimizer.min_lr),
              "Learning rate at the end of the decay and after."),
       number("optimizer.adam_beta1", Bound::kBelowOne, DELTATRAIN_FIELD(optimizer.adam_beta1),
@@ -353,32 +392,42 @@ std::vector<RecipeField> training_fields() {
              "Decay of the second moment."),
       number("optimizer.adam_eps", Bound::kPositive, DELTATRAIN_FIELD(optimizer.adam_eps),
              "Added to the root of the second moment."),
-      number("optimizer.weight_decay", Bound::kNotNegative, DELTATRAIN_FIELD(optimizer.weight_decay),
-             "Decoupled weight decay."),
+      number("optimizer.weight_decay", Bound::kNotNegative,
+             DELTATRAIN_FIELD(optimizer.weight_decay), "Decoupled weight decay."),
       number("optimizer.clip_grad", Bound::kNotNegative, DELTATRAIN_FIELD(optimizer.clip_grad),
              "Largest norm of the gradient, over all parameters; 0: no clipping."),
-      choice("optimizer.decay_groups", {"megatron", "hf", "megatron-exact"}, DELTATRAIN_FIELD(optimizer.decay_groups),
-             "What decays: weights of two and more dimensions, never A_log, dt_bias, norms and biases (megatron); "
-             "as recent Hugging Face trainers do it, A_log and the norms on MLA's ranks too (hf); as Megatron does "
+      choice("optimizer.decay_groups", {"megatron", "hf", "megatron-exact"},
+             DELTATRAIN_FIELD(optimizer.decay_groups),
+             "What decays: weights of two and more dimensions, never A_log, dt_bias, norms and "
+             "biases (megatron); "
+             "as recent Hugging Face trainers do it, A_log and the norms on MLA's ranks too (hf); "
+             "as Megatron does "
              "it, KDA's A_log too (megatron-exact)."),
       integer("schedule.lr_warmup_iters", 0, kAny, DELTATRAIN_FIELD(schedule.lr_warmup_iters),
               "Steps of linear warm-up from 0."),
-      absent_as("train.train_iters", integer("schedule.lr_decay_iters", 1, kAny,
-                                             DELTATRAIN_FIELD(schedule.lr_decay_iters),
-                                             "Step at which the decay ends, counted from 0, warm-up included.")),
-      choice("schedule.lr_decay_style", {"constant", "linear", "cosine"}, DELTATRAIN_FIELD(schedule.lr_decay_style),
-             "From lr to min_lr; constant stays at lr."),
-      required(integer("train.train_iters", 1, kAny, DELTATRAIN_FIELD(train.train_iters), "Optimizer steps.")),
-      required(integer("train.micro_batch_size", 1, 1 << 20, DELTATRAIN_FIELD(train.micro_batch_size),
+      absent_as(
+          "train.train_iters",
+          integer("schedule.lr_decay_iters", 1, kAny, DELTATRAIN_FIELD(schedule.lr_decay_iters),
+                  "Step at which the decay ends, counted from 0, warm-up included.")),
+      choice("schedule.lr_decay_style", {"constant", "linear", "cosine"},
+             DELTATRAIN_FIELD(schedule.lr_decay_style), "From lr to min_lr; constant stays at lr."),
+      required(integer("train.train_iters", 1, kAny, DELTATRAIN_FIELD(train.train_iters),
+                       "Optimizer steps.")),
+      required(integer("train.micro_batch_size", 1, 1 << 20,
+                       DELTATRAIN_FIELD(train.micro_batch_size),
                        "Sequences that one rank computes at a time.")),
-      required(integer("train.global_batch_size", 1, 1 << 30, DELTATRAIN_FIELD(train.global_batch_size),
-                       "Sequences per optimizer step, a multiple of micro_batch_size times ranks.")),
-      required(integer("train.seq_length", 1, 1 << 30, DELTATRAIN_FIELD(train.seq_length), "Tokens per sequence.")),
-      integer("train.seed", 0, kAny, DELTATRAIN_FIELD(train.seed), "Seed of initial weights and of the data order."),
+      required(
+          integer("train.global_batch_size", 1, 1 << 30, DELTATRAIN_FIELD(train.global_batch_size),
+                  "Sequences per optimizer step, a multiple of micro_batch_size times ranks.")),
+      required(integer("train.seq_length", 1, 1 << 30, DELTATRAIN_FIELD(train.seq_length),
+                       "Tokens per sequence.")),
+      integer("train.seed", 0, kAny, DELTATRAIN_FIELD(train.seed),
+              "Seed of initial weights and of the data order."),
       choice("train.precision", {"f32", "bf16"}, DELTATRAIN_FIELD(train.precision),
              "Weights and activations in computation; masters and optimizer state are always f32."),
       choice("train.on_nonfinite", {"stop", "skip"}, DELTATRAIN_FIELD(train.on_nonfinite),
-             "At a loss or gradient that is not finite: end with exit code 3, or leave the step out and count it."),
+             "At a loss or gradient that is not finite: end with exit code 3, or leave the step "
+             "out and count it."),
       harmless(integer("train.eval_interval", 0, kAny, DELTATRAIN_FIELD(train.eval_interval),
                        "Steps between validations; 0: only at the end.")),
       harmless(integer("train.eval_iters", 0, kAny, DELTATRAIN_FIELD(train.eval_iters),
@@ -387,14 +436,15 @@ std::vector<RecipeField> training_fields() {
               "Residual stream in f32 although the precision is bf16."),
       integer("parallel.loss_chunk_rows", 0, kAny, DELTATRAIN_FIELD(parallel.loss_chunk_rows),
               "Rows of logits that exist at a time; 0: chosen for the device."),
-      harmless(integer("checkpoint.save_interval", 0, kAny, DELTATRAIN_FIELD(checkpoint.save_interval),
+      harmless(integer("checkpoint.save_interval", 0, kAny,
+                       DELTATRAIN_FIELD(checkpoint.save_interval),
                        "Steps between checkpoints; 0: only at the end.")),
       harmless(integer("checkpoint.keep_last", 0, kAny, DELTATRAIN_FIELD(checkpoint.keep_last),
                        "Newest checkpoints kept; 0: all.")),
       harmless(integer("checkpoint.keep_every", 0, kAny, DELTATRAIN_FIELD(checkpoint.keep_every),
                        "Checkpoints at multiples of this step are kept for good; 0: none.")),
-      harmless(choice("checkpoint.format", {"native", "megatron"}, DELTATRAIN_FIELD(checkpoint.format),
-                      "Files of a checkpoint.")),
+      harmless(choice("checkpoint.format", {"native", "megatron"},
+                      DELTATRAIN_FIELD(checkpoint.format), "Files of a checkpoint.")),
       harmless(boolean("checkpoint.hf", DELTATRAIN_FIELD(checkpoint.hf),
                        "Also a Hugging Face folder beside each checkpoint.")),
       harmless(boolean("checkpoint.fallback", DELTATRAIN_FIELD(checkpoint.fallback),

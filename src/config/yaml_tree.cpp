@@ -22,11 +22,13 @@ constexpr size_t kMaxDepth = 16;
 
 class TreeBuilder final : public YAML::EventHandler {
  public:
-  TreeBuilder(std::string where, bool line_numbers) : where_(std::move(where)), line_numbers_(line_numbers) {}
+  TreeBuilder(std::string where, bool line_numbers)
+      : where_(std::move(where)), line_numbers_(line_numbers) {}
 
   YamlNode take() { return std::move(root_); }
 
-  [[noreturn]] void refuse(int line, std::string_view what, std::string_view expected, std::string_view got) const {
+  [[noreturn]] void refuse(int line, std::string_view what, std::string_view expected,
+                           std::string_view got) const {
     const std::string place = line_numbers_ ? where_ + ":" + std::to_string(line) : where_;
     throw ConfigError(error_text(place, what, expected, got));
   }
@@ -84,8 +86,10 @@ class TreeBuilder final : public YAML::EventHandler {
   }
 
   void check(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor) const {
-    if (anchor != YAML::NullAnchor) refuse(mark.line + 1, "", "values written out", "an anchor (&name)");
-    if (!tag.empty() && tag != "?" && tag != "!") refuse(mark.line + 1, "", "no tags", "\"" + tag + "\"");
+    if (anchor != YAML::NullAnchor)
+      refuse(mark.line + 1, "", "values written out", "an anchor (&name)");
+    if (!tag.empty() && tag != "?" && tag != "!")
+      refuse(mark.line + 1, "", "no tags", "\"" + tag + "\"");
   }
 
   void open(YamlNode node) {
@@ -93,7 +97,8 @@ class TreeBuilder final : public YAML::EventHandler {
       refuse(node.line, "", fmt::format("at most {} levels of nesting", kMaxDepth), "more");
     }
     if (!frames_.empty() && frames_.back().node.is_map() && !frames_.back().has_key) {
-      refuse(node.line, "", "a name as key", node.is_map() ? "a mapping or an open bracket" : "a list or an open bracket");
+      refuse(node.line, "", "a name as key",
+             node.is_map() ? "a mapping or an open bracket" : "a list or an open bracket");
     }
     frames_.emplace_back();
     frames_.back().node = std::move(node);
@@ -128,7 +133,8 @@ class TreeBuilder final : public YAML::EventHandler {
     const auto [before, is_first] = frame.lines.emplace(node.text, node.line);
     if (!is_first) {
       refuse(node.line, node.text, "each key once",
-             line_numbers_ ? "a second one, the first in line " + std::to_string(before->second) : "a second one");
+             line_numbers_ ? "a second one, the first in line " + std::to_string(before->second)
+                           : "a second one");
     }
     frame.has_key = true;
     frame.key = node.text;
@@ -143,10 +149,16 @@ class TreeBuilder final : public YAML::EventHandler {
 
 // Bytes of the character at `at`, or 0 where the text is no UTF-8 or has a zero byte.
 size_t character_bytes(std::string_view text, size_t at) {
-  const auto byte = [&](size_t i) -> unsigned { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const auto byte = [&](size_t i) -> unsigned {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
   const unsigned first = byte(at);
   if (first < 0x80) return first == 0 ? 0 : 1;
-  const size_t bytes = first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
+  const size_t bytes = first < 0xc2   ? 0
+                       : first < 0xe0 ? 2
+                       : first < 0xf0 ? 3
+                       : first < 0xf5 ? 4
+                                      : 0;
   for (size_t i = 1; i < bytes; ++i) {
     if ((byte(at + i) & 0xc0U) != 0x80U) return 0;
   }
@@ -158,9 +170,12 @@ size_t character_bytes(std::string_view text, size_t at) {
 
 std::string whole_text(const YamlNode& node, size_t limit) {
   switch (node.kind) {
-    case YamlNode::Kind::kNull: return "null";
-    case YamlNode::Kind::kScalar: return node.quoted ? yaml_string(node.text) : node.text;
-    default: break;
+    case YamlNode::Kind::kNull:
+      return "null";
+    case YamlNode::Kind::kScalar:
+      return node.quoted ? yaml_string(node.text) : node.text;
+    default:
+      break;
   }
   std::string text;
   for (const YamlNode& item : node.items) {
@@ -190,7 +205,8 @@ YamlNode parse_yaml(std::string_view text, const std::string& where, bool line_n
   for (size_t at = 0, line = 1; at < text.size();) {
     const size_t bytes = character_bytes(text, at);
     if (bytes == 0) {
-      builder.refuse(static_cast<int>(line), "", "UTF-8 text", fmt::format("byte {:#04x}", static_cast<unsigned char>(text[at])));
+      builder.refuse(static_cast<int>(line), "", "UTF-8 text",
+                     fmt::format("byte {:#04x}", static_cast<unsigned char>(text[at])));
     }
     if (text[at] == '\n') ++line;
     at += bytes;
@@ -201,7 +217,8 @@ YamlNode parse_yaml(std::string_view text, const std::string& where, bool line_n
     if (!parser.HandleNextDocument(builder)) return {};
     YamlNode root = builder.take();
     TreeBuilder rest(where, line_numbers);
-    if (parser.HandleNextDocument(rest)) rest.refuse(rest.take().line, "", "one document", "a second one (---)");
+    if (parser.HandleNextDocument(rest))
+      rest.refuse(rest.take().line, "", "one document", "a second one (---)");
     return root;
   } catch (const YAML::Exception& error) {
     builder.refuse(error.mark.line + 1, "not YAML: " + error.msg, "", "");
@@ -214,15 +231,17 @@ std::string yaml_text(const YamlNode& node) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   if (text.size() <= kShown) return text;
   size_t end = kShown - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;  // not inside a character
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
+    --end;  // not inside a character
   return text.substr(0, end) + "...";
 }
 
 bool looks_typed(std::string_view plain) {
-  static constexpr std::array<std::string_view, 9> kWords = {"",   "~",  "null", "true", "false",
+  static constexpr std::array<std::string_view, 9> kWords = {"",    "~",  "null", "true", "false",
                                                              "yes", "no", "on",   "off"};
   std::string lower(plain);
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   if (std::find(kWords.begin(), kWords.end(), lower) != kWords.end()) return true;
   if (lower.find("inf") != std::string::npos || lower.find("nan") != std::string::npos) {
     const size_t start = lower.find_first_not_of("+-.");
@@ -237,7 +256,8 @@ std::string yaml_string(std::string_view text) {
   const auto is_safe = [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '_' || c == '.' || c == '/' || c == '-' || c == '+';
   };
-  if (!text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), is_safe) && !looks_typed(text)) {
+  if (!text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), is_safe) &&
+      !looks_typed(text)) {
     return std::string(text);
   }
   std::string quoted = "\"";

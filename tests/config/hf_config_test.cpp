@@ -36,7 +36,8 @@ TEST(HfConfigTest, MissingKeysTakeTheDefaultsOfTheClass) {
   EXPECT_EQ(gdn.pad_token_id, std::nullopt);
   EXPECT_FALSE(gdn.attn.has_value());
 
-  const ModelConfig kda = model_config_from_hf(R"({"architectures": ["KDAForCausalLM"], "eos_token_id": null})", "c");
+  const ModelConfig kda =
+      model_config_from_hf(R"({"architectures": ["KDAForCausalLM"], "eos_token_id": null})", "c");
   EXPECT_EQ(kda.family, ModelFamily::kKda);
   EXPECT_EQ(kda.num_hidden_layers, 24);
   EXPECT_EQ(kda.num_heads, 16);
@@ -46,14 +47,17 @@ TEST(HfConfigTest, MissingKeysTakeTheDefaultsOfTheClass) {
 }
 
 TEST(HfConfigTest, RankNormsOfAFolderThatDoesNotSayTakeTheLayersDefault) {
-  const std::string attn = R"({"layers": [8, 0, 4, 0], "num_heads": 16, "q_lora_rank": 672, "kv_lora_rank": 64,
+  const std::string attn =
+      R"({"layers": [8, 0, 4, 0], "num_heads": 16, "q_lora_rank": 672, "kv_lora_rank": 64,
     "qk_nope_head_dim": 32, "qk_rope_head_dim": 32, "v_head_dim": 64)";
   const std::string head = R"({"model_type": "gated_deltanet", "norm_eps": 1e-06, "attn": )";
   const ModelConfig silent = model_config_from_hf(head + attn + "}}", "c");
   EXPECT_EQ(silent.attn->norm_eps, 1e-5);
   EXPECT_EQ(silent.attn->rope_theta, 10000);
   EXPECT_EQ(silent.attn->layers, (std::vector<int64_t>{0, 4, 8}));
-  EXPECT_EQ(model_config_from_hf(head + attn + R"(, "norm_eps": 1e-06, "type": "mla"}})", "c").attn->norm_eps, 1e-6);
+  EXPECT_EQ(model_config_from_hf(head + attn + R"(, "norm_eps": 1e-06, "type": "mla"}})", "c")
+                .attn->norm_eps,
+            1e-6);
 }
 
 TEST(HfConfigTest, EveryModelSurvivesTheRoundTrip) {
@@ -77,10 +81,12 @@ TEST(HfConfigTest, EveryModelSurvivesTheRoundTrip) {
 }
 
 TEST(HfConfigTest, ExportSaysWhatTransformersNeeds) {
-  const std::string text = model_config_to_hf(test::with_attention(test::gdn_300m(), test::mla_300m()), DType::kF32);
-  for (const char* part : {"\"GatedDeltaNetForCausalLM\"", "\"model_type\": \"gated_deltanet\"", "\"type\": \"mla\"",
-                           "\"norm_eps\": 1e-06", "\"torch_dtype\": \"float32\"", "\"use_cache\": true",
-                           "\"use_gate\": true", "\"attn_mode\": \"chunk\""}) {
+  const std::string text =
+      model_config_to_hf(test::with_attention(test::gdn_300m(), test::mla_300m()), DType::kF32);
+  for (const char* part :
+       {"\"GatedDeltaNetForCausalLM\"", "\"model_type\": \"gated_deltanet\"", "\"type\": \"mla\"",
+        "\"norm_eps\": 1e-06", "\"torch_dtype\": \"float32\"", "\"use_cache\": true",
+        "\"use_gate\": true", "\"attn_mode\": \"chunk\""}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
   EXPECT_EQ(text.find("lower_bound"), std::string::npos);
@@ -90,13 +96,16 @@ TEST(HfConfigTest, ExportSaysWhatTransformersNeeds) {
 TEST(HfConfigTest, RefusesWhatIsNotAConfig) {
   EXPECT_EQ(refusal("{"), "config.json: expected a JSON object, got broken JSON");
   EXPECT_EQ(refusal("[1]"), "config.json: expected a JSON object, got [1]");
-  EXPECT_EQ(refusal(std::string(100000, '[')), "config.json: expected a JSON object, got broken JSON");
-  EXPECT_EQ(refusal("{}"),
-            "config.json: model_type: expected \"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" "
-            "(KDAForCausalLM), got nothing");
-  EXPECT_EQ(refusal(R"({"model_type": "llama"})"),
-            "config.json: model_type: expected \"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" "
-            "(KDAForCausalLM), got \"llama\"");
+  EXPECT_EQ(refusal(std::string(100000, '[')),
+            "config.json: expected a JSON object, got broken JSON");
+  EXPECT_EQ(
+      refusal("{}"),
+      "config.json: model_type: expected \"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" "
+      "(KDAForCausalLM), got nothing");
+  EXPECT_EQ(
+      refusal(R"({"model_type": "llama"})"),
+      "config.json: model_type: expected \"gated_deltanet\" (GatedDeltaNetForCausalLM) or \"kda\" "
+      "(KDAForCausalLM), got \"llama\"");
   EXPECT_EQ(refusal(R"({"model_type": "kda", "architectures": ["GatedDeltaNetForCausalLM"]})"),
             "config.json: architectures: expected the class of model_type \"kda\", got "
             "[\"GatedDeltaNetForCausalLM\"]");
@@ -118,19 +127,24 @@ TEST(HfConfigTest, RefusesWrongTypesAndValues) {
 }
 
 TEST(HfConfigTest, RefusesKeysThatWouldMakeAnotherModel) {
-  EXPECT_EQ(refusal(R"({"model_type": "kda", "attnres_block_size": 4})"),
-            "config.json: attnres_block_size: expected null: this program has no such model, got 4");
+  EXPECT_EQ(
+      refusal(R"({"model_type": "kda", "attnres_block_size": 4})"),
+      "config.json: attnres_block_size: expected null: this program has no such model, got 4");
   EXPECT_EQ(refusal(R"({"model_type": "kda", "attn": {"layers": [0], "num_heads": 4}})"),
-            "config.json: attn.kv_lora_rank: expected a whole number: of attention layers, only multi-head latent "
+            "config.json: attn.kv_lora_rank: expected a whole number: of attention layers, only "
+            "multi-head latent "
             "ones are supported, got nothing");
   EXPECT_EQ(refusal(R"({"model_type": "kda", "attn": {"type": "nsa", "layers": [0]}})"),
             "config.json: attn.type: expected \"mla\", got \"nsa\"");
-  EXPECT_EQ(refusal(R"({"model_type": "kda", "attn": {"kv_lora_rank": 4, "window_size": 128}})"),
-            "config.json: attn.window_size: expected null: this program has no such model, got 128");
+  EXPECT_EQ(
+      refusal(R"({"model_type": "kda", "attn": {"kv_lora_rank": 4, "window_size": 128}})"),
+      "config.json: attn.window_size: expected null: this program has no such model, got 128");
   EXPECT_EQ(refusal(R"({"model_type": "kda", "attn": {"kv_lora_rank": 4, "layers": [0, "x"]}})"),
             "config.json: attn.layers: expected a list of block numbers, got [0,\"x\"]");
-  EXPECT_EQ(refusal(R"({"model_type": "gated_deltanet", "attnres_block_size": null, "fuse_norm": true, "zebra": 1})"),
-            "");
+  EXPECT_EQ(
+      refusal(
+          R"({"model_type": "gated_deltanet", "attnres_block_size": null, "fuse_norm": true, "zebra": 1})"),
+      "");
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ using test::mla_1b;
 using test::mla_300m;
 using test::with_attention;
 
-std::string problem_of(const std::function<void(ModelConfig&)>& change, ModelConfig config = gdn_300m()) {
+std::string problem_of(const std::function<void(ModelConfig&)>& change,
+                       ModelConfig config = gdn_300m()) {
   change(config);
   try {
     validate(config, "m.yaml");
@@ -92,8 +93,13 @@ TEST(ModelConfigTest, FlopsOfASmallHybridTermByTerm) {
   c.num_heads = 1;
   c.num_v_heads = 2;
   c.head_dim = 8;
-  c.attn = MlaConfig{.layers = {1}, .num_heads = 3, .q_lora_rank = 12, .kv_lora_rank = 10, .qk_nope_head_dim = 4,
-                     .qk_rope_head_dim = 2, .v_head_dim = 5};
+  c.attn = MlaConfig{.layers = {1},
+                     .num_heads = 3,
+                     .q_lora_rank = 12,
+                     .kv_lora_rank = 10,
+                     .qk_nope_head_dim = 4,
+                     .qk_rope_head_dim = 2,
+                     .v_head_dim = 5};
   const double head = 6.0 * 1000 * 32, mlp = 18.0 * 100 * 32;
   const double delta = 6.0 * 32 * (8 + 8 + 16 + 2 + 2 + 16 + 16) + 6 * 4 * 32 +
                        2 * (4 * 64 * 16 + 6 * 64 + 10 * 64 * 16 + 14 * 64 + 4 * 64 * 64);
@@ -101,7 +107,8 @@ TEST(ModelConfigTest, FlopsOfASmallHybridTermByTerm) {
   EXPECT_DOUBLE_EQ(count_flops_per_token(c, 100),
                    head + 2 * mlp + delta + rest_of_mla + 6 * 32 * 12 + 6 * 12 * 18);
   c.attn->q_lora_rank.reset();
-  EXPECT_DOUBLE_EQ(count_flops_per_token(c, 100), head + 2 * mlp + delta + rest_of_mla + 6 * 32 * 18);
+  EXPECT_DOUBLE_EQ(count_flops_per_token(c, 100),
+                   head + 2 * mlp + delta + rest_of_mla + 6 * 32 * 18);
 }
 
 TEST(ModelConfigTest, AttentionFlopsGrowWithTheSequence) {
@@ -113,7 +120,8 @@ TEST(ModelConfigTest, AttentionFlopsGrowWithTheSequence) {
 }
 
 TEST(ModelConfigTest, AcceptsThePublishedModelsAndTheirVariants) {
-  for (const ModelConfig& config : {gdn_300m(), kda_300m(), gdn_1b(), with_attention(kda_1b(), mla_1b())}) {
+  for (const ModelConfig& config :
+       {gdn_300m(), kda_300m(), gdn_1b(), with_attention(kda_1b(), mla_1b())}) {
     EXPECT_EQ(problem_of([](ModelConfig&) {}, config), "");
   }
   const auto variant = [](ModelConfig& c) {
@@ -132,16 +140,20 @@ TEST(ModelConfigTest, RefusesWhatNoModelCanHave) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.hidden_size = 0; }),
             "m.yaml: model.hidden_size: expected a whole number from 1 to 1048576, got 0");
-  EXPECT_EQ(problem_of([](ModelConfig& c) { c.vocab_size = int64_t{1} << 40; }),
-            "m.yaml: model.vocab_size: expected a whole number from 2 to 2147483647, got 1099511627776");
+  EXPECT_EQ(
+      problem_of([](ModelConfig& c) { c.vocab_size = int64_t{1} << 40; }),
+      "m.yaml: model.vocab_size: expected a whole number from 2 to 2147483647, got 1099511627776");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.num_v_heads = 6; }),
             "m.yaml: model.num_v_heads: expected a multiple of num_heads (4), got 6");
-  EXPECT_EQ(problem_of([](ModelConfig& c) { c.expand_v = 1.001; }),
-            "m.yaml: model.expand_v: expected head_dim (64) * expand_v a whole number >= 1, got 1.001");
-  EXPECT_EQ(problem_of([](ModelConfig& c) { c.expand_v = 1e300; }),
-            "m.yaml: model.expand_v: expected head_dim (64) * expand_v a whole number >= 1, got 1e+300");
+  EXPECT_EQ(
+      problem_of([](ModelConfig& c) { c.expand_v = 1.001; }),
+      "m.yaml: model.expand_v: expected head_dim (64) * expand_v a whole number >= 1, got 1.001");
+  EXPECT_EQ(
+      problem_of([](ModelConfig& c) { c.expand_v = 1e300; }),
+      "m.yaml: model.expand_v: expected head_dim (64) * expand_v a whole number >= 1, got 1e+300");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.num_heads = c.num_v_heads = c.head_dim = 1 << 20; }),
-            "m.yaml: model.head_dim: expected heads of at most 1048576 channels in all, got 1099511627776");
+            "m.yaml: model.head_dim: expected heads of at most 1048576 channels in all, got "
+            "1099511627776");
   EXPECT_EQ(problem_of([&](ModelConfig& c) { c.norm_eps = nan; }),
             "m.yaml: model.norm_eps: expected a number > 0, got nan");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.eos_token_id = 128256; }),
@@ -150,7 +162,8 @@ TEST(ModelConfigTest, RefusesWhatNoModelCanHave) {
 
 TEST(ModelConfigTest, RefusesVariantsOfTheOtherFamilyByName) {
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.use_gate = false; }, kda_300m()),
-            "m.yaml: model.use_gate: expected true for model_type kda, whose output gate is fixed, got false");
+            "m.yaml: model.use_gate: expected true for model_type kda, whose output gate is fixed, "
+            "got false");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.lower_bound = -1; }),
             "m.yaml: model.lower_bound: expected null for model_type gated_deltanet, got -1");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.safe_gate = true; }),
@@ -158,17 +171,27 @@ TEST(ModelConfigTest, RefusesVariantsOfTheOtherFamilyByName) {
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.lower_bound = 0; }, kda_300m()),
             "m.yaml: model.lower_bound: expected null or a number < 0, got 0");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.safe_gate = true; }, kda_300m()),
-            "m.yaml: model.lower_bound: expected a number from -5 to 0 because safe_gate is true, got null");
+            "m.yaml: model.lower_bound: expected a number from -5 to 0 because safe_gate is true, "
+            "got null");
 }
 
 TEST(ModelConfigTest, RefusesAttentionThatDoesNotFit) {
   const ModelConfig hybrid = with_attention(gdn_300m(), mla_300m());
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.attn->layers = {}; }, hybrid),
             "m.yaml: model.attn.layers: expected at least one block, or attn: null, got []");
-  EXPECT_EQ(problem_of([](ModelConfig& c) { c.attn->layers = {0, 12}; }, hybrid),
+  EXPECT_EQ(problem_of(
+                [](ModelConfig& c) {
+                  c.attn->layers = {0, 12};
+                },
+                hybrid),
             "m.yaml: model.attn.layers: expected a whole number from 0 to 11, got 12");
-  EXPECT_EQ(problem_of([](ModelConfig& c) { c.attn->layers = {4, 4}; }, hybrid),
-            "m.yaml: model.attn.layers: expected block numbers in ascending order, each once, got 4 after 4");
+  EXPECT_EQ(problem_of(
+                [](ModelConfig& c) {
+                  c.attn->layers = {4, 4};
+                },
+                hybrid),
+            "m.yaml: model.attn.layers: expected block numbers in ascending order, each once, got "
+            "4 after 4");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.attn->qk_rope_head_dim = 31; }, hybrid),
             "m.yaml: model.attn.qk_rope_head_dim: expected an even number, got 31");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.attn->q_lora_rank = 0; }, hybrid),

@@ -13,7 +13,8 @@ TEST(RecipeDocsTest, PageHoldsTheTableOfKeys) {
   const size_t start = page.find("### model\n");
   ASSERT_NE(start, std::string::npos);
   EXPECT_EQ(page.substr(start), recipe_keys_markdown())
-      << "after a change of the keys, replace the tables by the output of: deltatrain recipe keys --markdown";
+      << "after a change of the keys, replace the tables by the output of: deltatrain recipe keys "
+         "--markdown";
 }
 
 }  // namespace

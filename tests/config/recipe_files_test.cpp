@@ -42,9 +42,9 @@ TEST(RecipeFilesTest, AllParseAndPrintBackWithoutWarnings) {
 
 TEST(RecipeFilesTest, FullSizeRecipesAreThePublishedModels) {
   const std::map<std::string, int64_t> parameters = {
-      {"gdn/gdn_300m", 307'767'232},           {"kda/kda_300m", 303'549'280},
-      {"hybrid/gdn_mla_300m", 309'280'624},    {"hybrid/kda_mla_300m", 306'117'160},
-      {"gdn/gdn_1b", 1'203'441'152},           {"kda/kda_1b", 1'175'153'920},
+      {"gdn/gdn_300m", 307'767'232},        {"kda/kda_300m", 303'549'280},
+      {"hybrid/gdn_mla_300m", 309'280'624}, {"hybrid/kda_mla_300m", 306'117'160},
+      {"gdn/gdn_1b", 1'203'441'152},        {"kda/kda_1b", 1'175'153'920},
       {"hybrid/kda_mla_1b", 1'190'062'784},
   };
   for (const auto& [name, count] : parameters) {
@@ -76,17 +76,25 @@ TEST(RecipeFilesTest, ModelsAreThoseOfTheTests) {
     config.eos_token_id.reset();
     return config;
   };
-  const auto model = [&](const std::string& name) { return shapes(load_recipe("recipes/" + name, {}).recipe.model); };
+  const auto model = [&](const std::string& name) {
+    return shapes(load_recipe("recipes/" + name, {}).recipe.model);
+  };
   EXPECT_EQ(model("gdn/gdn_300m.yaml"), shapes(test::gdn_300m()));
   EXPECT_EQ(model("kda/kda_1b.yaml"), shapes(test::kda_1b()));
-  EXPECT_EQ(model("hybrid/gdn_mla_300m.yaml"), shapes(test::with_attention(test::gdn_300m(), test::mla_300m())));
-  EXPECT_EQ(model("hybrid/kda_mla_1b.yaml"), shapes(test::with_attention(test::kda_1b(), test::mla_1b())));
+  EXPECT_EQ(model("hybrid/gdn_mla_300m.yaml"),
+            shapes(test::with_attention(test::gdn_300m(), test::mla_300m())));
+  EXPECT_EQ(model("hybrid/kda_mla_1b.yaml"),
+            shapes(test::with_attention(test::kda_1b(), test::mla_1b())));
 }
 
 TEST(RecipeFilesTest, SmokeTwinsHaveTheStructureOfTheirOriginals) {
   const std::map<std::string, std::string> twins = {
-      {"gdn", "gdn/gdn_300m"},         {"kda", "kda/kda_300m"}, {"gdn_mla", "hybrid/gdn_mla_300m"},
-      {"kda_mla", "hybrid/kda_mla_300m"}, {"gdn_1b", "gdn/gdn_1b"}, {"kda_1b", "kda/kda_1b"},
+      {"gdn", "gdn/gdn_300m"},
+      {"kda", "kda/kda_300m"},
+      {"gdn_mla", "hybrid/gdn_mla_300m"},
+      {"kda_mla", "hybrid/kda_mla_300m"},
+      {"gdn_1b", "gdn/gdn_1b"},
+      {"kda_1b", "kda/kda_1b"},
       {"kda_mla_1b", "hybrid/kda_mla_1b"},
   };
   for (const auto& [name, original] : twins) {
@@ -95,18 +103,27 @@ TEST(RecipeFilesTest, SmokeTwinsHaveTheStructureOfTheirOriginals) {
     EXPECT_EQ(twin.model.family, full.model.family) << name;
     EXPECT_EQ(twin.model.attn.has_value(), full.model.attn.has_value()) << name;
     EXPECT_EQ(twin.model.expand_v, full.model.expand_v) << name;
-    EXPECT_EQ(twin.model.num_v_heads / twin.model.num_heads, full.model.num_v_heads / full.model.num_heads) << name;
+    EXPECT_EQ(twin.model.num_v_heads / twin.model.num_heads,
+              full.model.num_v_heads / full.model.num_heads)
+        << name;
     // Query, key and value widths in proportion to the stream.
-    EXPECT_EQ(full.model.hidden_size / full.model.key_dim(), twin.model.hidden_size / twin.model.key_dim()) << name;
-    EXPECT_EQ(full.model.hidden_size / full.model.value_dim(), twin.model.hidden_size / twin.model.value_dim()) << name;
+    EXPECT_EQ(full.model.hidden_size / full.model.key_dim(),
+              twin.model.hidden_size / twin.model.key_dim())
+        << name;
+    EXPECT_EQ(full.model.hidden_size / full.model.value_dim(),
+              twin.model.hidden_size / twin.model.value_dim())
+        << name;
     if (full.model.attn) {
-      EXPECT_EQ(twin.model.attn->num_heads * twin.model.attn->v_head_dim, twin.model.hidden_size) << name;
-      EXPECT_EQ(full.model.attn->num_heads * full.model.attn->v_head_dim, full.model.hidden_size) << name;
+      EXPECT_EQ(twin.model.attn->num_heads * twin.model.attn->v_head_dim, twin.model.hidden_size)
+          << name;
+      EXPECT_EQ(full.model.attn->num_heads * full.model.attn->v_head_dim, full.model.hidden_size)
+          << name;
     }
     EXPECT_EQ(twin.optimizer.weight_decay, full.optimizer.weight_decay) << name;
     // At 50 GFLOP/s, which two cores reach, no more than three minutes.
     const double flops = count_flops_per_token(twin.model, twin.train.seq_length) *
-                         static_cast<double>(twin.train.train_iters * twin.train.global_batch_size * twin.train.seq_length);
+                         static_cast<double>(twin.train.train_iters * twin.train.global_batch_size *
+                                             twin.train.seq_length);
     EXPECT_LT(flops, 180 * 50e9) << name;
   }
 }
