@@ -28,11 +28,15 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", DELTATRAIN_VERSION);
   app.get_formatter()->column_width(36);
 
-  cli::add_dump_command(app, environment);
-  cli::add_plot_command(app, environment);
-  cli::add_diff_command(app, environment);
-  cli::add_recipe_command(app, environment);
+  // In the order of a model's life.
   cli::add_tokenizer_command(app, environment);
+  cli::add_recipe_command(app, environment);
+  cli::add_train_command(app, environment);
+  cli::add_verify_command(app, environment);
+  cli::add_dump_command(app, environment);
+  cli::add_diff_command(app, environment);
+  cli::add_generate_command(app, environment);
+  cli::add_plot_command(app, environment);
 
   try {
     app.parse(argc, argv);
