@@ -9,13 +9,14 @@ namespace deltatrain::backend {
 
 // The functions of a backend, apart from any device.
 //
-// Planning: a step is planned by running it with made-up addresses (DeviceKind::kPlan) on an arena without
-// memory, to learn how much the step takes. Functions that take no scratch have nothing to say then and are
-// not called. Those that do take scratch from context.arena stand in `planning` too, and keep one rule:
+// Planning: a step is planned by running it with made-up addresses (DeviceKind::kPlan) on an arena
+// without memory, to learn how much the step takes. Functions that take no scratch have nothing to
+// say then and are not called. Those that do take scratch from context.arena stand in `planning`
+// too, and keep one rule:
 //
 //   they take all their scratch first, and where context.arena->is_planning() return right after,
-//   having looked at nothing but shapes, dtypes, Sequences::offsets and the arena. context.device is not
-//   the backend's own device then.
+//   having looked at nothing but shapes, dtypes, Sequences::offsets and the arena. context.device
+//   is not the backend's own device then.
 //
 // gated_delta_rule.saved_bytes stands in both.
 struct BackendTables {

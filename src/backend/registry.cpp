@@ -20,7 +20,8 @@ const char* device_kind_name(DeviceKind kind) {
 }
 
 DeviceKind parse_device_kind(const std::string& name) {
-  for (const DeviceKind kind : {DeviceKind::kReference, DeviceKind::kCpu, DeviceKind::kCuda, DeviceKind::kPlan}) {
+  for (const DeviceKind kind :
+       {DeviceKind::kReference, DeviceKind::kCpu, DeviceKind::kCuda, DeviceKind::kPlan}) {
     if (name == device_kind_name(kind)) return kind;
   }
   throw ConfigError(error_text("", "device", "cpu, cuda or reference", "\"" + name + "\""));
@@ -29,9 +30,9 @@ DeviceKind parse_device_kind(const std::string& name) {
 namespace {
 
 [[noreturn]] void throw_not_built(DeviceKind kind) {
-  throw UnsupportedError(error_text(std::string("device ") + device_kind_name(kind), "",
-                                    "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)",
-                                    "one without it"));
+  throw UnsupportedError(error_text(
+      std::string("device ") + device_kind_name(kind), "",
+      "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)", "one without it"));
 }
 
 BackendTables planned_tables(DeviceKind planned) {

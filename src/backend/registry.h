@@ -29,12 +29,12 @@ class Backend {
   }
 };
 
-// Throws UnsupportedError when this build has no such backend, DeviceError when the machine has no such
-// device or its driver is too old.
+// Throws UnsupportedError when this build has no such backend, DeviceError when the machine has no
+// such device or its driver is too old.
 //
-// kPlan: nothing is computed and no memory is taken. Run a step with context(arena, dtype) of an Arena in
-// its planning form: every argument is checked, and the arena's peak is what the step needs on
-// options.planned, whose device need not be there.
+// kPlan: nothing is computed and no memory is taken. Run a step with context(arena, dtype) of an
+// Arena in its planning form: every argument is checked, and the arena's peak is what the step
+// needs on options.planned, whose device need not be there.
 std::unique_ptr<Backend> make_backend(DeviceKind kind, const BackendOptions& options = {});
 
 // "reference", "cpu", "cuda", "plan".

@@ -34,6 +34,10 @@ class MappedFile {
   size_t size_ = 0;
 };
 
+// Tells the system that a part of a map will not be read again soon, so that it stops counting as memory of
+// this process. Reading it again is slower, never wrong.
+void drop_pages(std::span<const std::byte> part);
+
 // Writes to "PATH.tmp-PID", and on commit() flushes it to the disk and renames it to PATH, so that
 // PATH is never half written. Without commit() the temporary file is removed. Throws FileError with
 // exit code 5 (full disk, no permission).

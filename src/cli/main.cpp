@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   cli::add_tokenizer_command(app, environment);
   cli::add_recipe_command(app, environment);
   cli::add_train_command(app, environment);
+  cli::add_convert_command(app, environment);
   cli::add_verify_command(app, environment);
   cli::add_dump_command(app, environment);
   cli::add_diff_command(app, environment);

@@ -48,7 +48,8 @@ int64_t HostDevice::free_memory_bytes() {
   int64_t free_bytes = available_memory_bytes();
   const int64_t limit = number_in("/sys/fs/cgroup/memory.max");
   const int64_t used = number_in("/sys/fs/cgroup/memory.current");
-  if (limit >= 0 && used >= 0) free_bytes = std::min(free_bytes, std::max<int64_t>(0, limit - used));
+  if (limit >= 0 && used >= 0)
+    free_bytes = std::min(free_bytes, std::max<int64_t>(0, limit - used));
   return free_bytes;
 }
 

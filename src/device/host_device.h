@@ -9,7 +9,8 @@ namespace deltatrain {
 
 class HostDevice final : public Device {
  public:
-  HostDevice(DeviceKind kind, std::string description) : kind_(kind), description_(std::move(description)) {}
+  HostDevice(DeviceKind kind, std::string description)
+      : kind_(kind), description_(std::move(description)) {}
 
   DeviceKind kind() const override { return kind_; }
   MemoryResource& memory() override { return host_memory(); }
@@ -18,7 +19,8 @@ class HostDevice final : public Device {
   void copy_on_device(void* to, const void* from, size_t bytes) override;
   void fill_zero(void* data, size_t bytes) override;
   void synchronize() override {}
-  // What the system says it can give without swapping, or the rest of a control group's limit if less.
+  // What the system says it can give without swapping, or the rest of a control group's limit if
+  // less.
   int64_t free_memory_bytes() override;
   const char* description() const override { return description_.c_str(); }
 

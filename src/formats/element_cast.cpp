@@ -33,17 +33,26 @@ struct F64 {
 struct F32 {
   using Bits = float;
   static float read(Bits bits) { return bits; }
-  static Bits write(double value) { return static_cast<float>(value); }
+  template <class T>
+  static Bits write(T value) {
+    return static_cast<float>(value);
+  }
 };
 struct BF16 {
   using Bits = BFloat16;
   static float read(Bits bits) { return static_cast<float>(bits); }
-  static Bits write(double value) { return BFloat16(static_cast<float>(value)); }
+  template <class T>
+  static Bits write(T value) {
+    return BFloat16(static_cast<float>(value));
+  }
 };
 struct F16 {
   using Bits = uint16_t;
   static float read(Bits bits) { return f16_to_f32(bits); }
-  static Bits write(double value) { return f32_to_f16(static_cast<float>(value)); }
+  template <class T>
+  static Bits write(T value) {
+    return f32_to_f16(static_cast<float>(value));
+  }
 };
 
 template <class From, class To>

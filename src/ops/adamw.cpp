@@ -14,7 +14,8 @@ void expect_scalars(std::string_view op, const StepScalars* scalars) {
 }
 
 void expect_master_dtype(const ArgumentCheck& check, std::string_view name) {
-  check.that(check.activation_dtype() != DType::kBF16, name, "f32 or f64", dtype_name(check.activation_dtype()));
+  check.that(check.activation_dtype() != DType::kBF16, name, "f32 or f64",
+             dtype_name(check.activation_dtype()));
 }
 }  // namespace
 
@@ -47,8 +48,10 @@ void adamw(const Context& context, const AdamW& args) {
   expect_shape(op, "decays_X", args.decays_X, {divide_up(X, kDecayBlock)});
   expect_dtype(op, "decays_X", args.decays_X, DType::kU8);
   expect_scalars(op, args.scalars);
-  check.that(args.beta1 >= 0 && args.beta1 < 1, "beta1", "a number in [0, 1)", std::to_string(args.beta1));
-  check.that(args.beta2 >= 0 && args.beta2 < 1, "beta2", "a number in [0, 1)", std::to_string(args.beta2));
+  check.that(args.beta1 >= 0 && args.beta1 < 1, "beta1", "a number in [0, 1)",
+             std::to_string(args.beta1));
+  check.that(args.beta2 >= 0 && args.beta2 < 1, "beta2", "a number in [0, 1)",
+             std::to_string(args.beta2));
   call_backend(op, context.table->adamw.adamw, context, args);
 }
 

@@ -19,7 +19,8 @@ void causal_attention_forward(const Context& context, const CausalAttentionForwa
   const int64_t S = args.sequences.num();
   check.activation("o_RHV", args.o_RHV, {R, H, V});
   check.statistic("lse_RH", args.lse_RH, {R, H}, Presence::kOptional);
-  check.activation("k_cache_SXHK", args.k_cache_SXHK, {S, kAnySize, H, K}, Layout::kContiguous, Presence::kOptional);
+  check.activation("k_cache_SXHK", args.k_cache_SXHK, {S, kAnySize, H, K}, Layout::kContiguous,
+                   Presence::kOptional);
   if (args.k_cache_SXHK.defined()) {
     check.activation("v_cache_SXHV", args.v_cache_SXHV, {S, args.k_cache_SXHK.size(1), H, V});
     check.integers("cache_lengths_S", args.cache_lengths_S, {S});

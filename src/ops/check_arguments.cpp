@@ -79,14 +79,15 @@ void expect_sequences(std::string_view op, const Sequences& sequences, int64_t n
                                 std::to_string(sequences.offsets.size())));
   }
   if (sequences.offsets.front() != 0 || sequences.num_rows() != num_rows) {
-    throw ShapeError(error_text(op, "sequences.offsets", "0 to " + std::to_string(num_rows),
-                                std::to_string(sequences.offsets.front()) + " to " +
-                                    std::to_string(sequences.num_rows())));
+    throw ShapeError(error_text(
+        op, "sequences.offsets", "0 to " + std::to_string(num_rows),
+        std::to_string(sequences.offsets.front()) + " to " + std::to_string(sequences.num_rows())));
   }
   for (int64_t s = 0; s < sequences.num(); ++s) {
     if (sequences.length(s) < 1) {
-      throw ShapeError(error_text(op, "sequences.offsets", "every sequence to have at least one row",
-                                  std::to_string(sequences.length(s)) + " in sequence " + std::to_string(s)));
+      throw ShapeError(
+          error_text(op, "sequences.offsets", "every sequence to have at least one row",
+                     std::to_string(sequences.length(s)) + " in sequence " + std::to_string(s)));
     }
   }
   expect_shape(op, "sequences.device_offsets", sequences.device_offsets, {sequences.num() + 1});
@@ -96,13 +97,15 @@ void expect_sequences(std::string_view op, const Sequences& sequences, int64_t n
 ArgumentCheck::ArgumentCheck(std::string_view op, std::string_view first_name, const Tensor& first)
     : op_(op), activation_dtype_(first.dtype()) {
   if (!first.defined()) throw ShapeError(error_text(op, first_name, "a tensor", "none"));
-  if (activation_dtype_ != DType::kF64 && activation_dtype_ != DType::kF32 && activation_dtype_ != DType::kBF16) {
+  if (activation_dtype_ != DType::kF64 && activation_dtype_ != DType::kF32 &&
+      activation_dtype_ != DType::kBF16) {
     throw ShapeError(error_text(op, first_name, "f64, f32 or bf16", dtype_name(activation_dtype_)));
   }
 }
 
-void ArgumentCheck::one(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                        DType dtype, Layout layout, Presence presence) const {
+void ArgumentCheck::one(std::string_view name, const Tensor& tensor,
+                        std::initializer_list<int64_t> shape, DType dtype, Layout layout,
+                        Presence presence) const {
   expect_shape(op_, name, tensor, shape, presence);
   if (!tensor.defined()) return;
   expect_dtype(op_, name, tensor, dtype);
@@ -110,28 +113,30 @@ void ArgumentCheck::one(std::string_view name, const Tensor& tensor, std::initia
   if (layout == Layout::kStridedRows) expect_packed_rows(op_, name, tensor);
 }
 
-void ArgumentCheck::activation(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                               Layout layout, Presence presence) const {
+void ArgumentCheck::activation(std::string_view name, const Tensor& tensor,
+                               std::initializer_list<int64_t> shape, Layout layout,
+                               Presence presence) const {
   one(name, tensor, shape, activation_dtype_, layout, presence);
 }
 
-void ArgumentCheck::statistic(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                              Presence presence) const {
+void ArgumentCheck::statistic(std::string_view name, const Tensor& tensor,
+                              std::initializer_list<int64_t> shape, Presence presence) const {
   one(name, tensor, shape, statistics_dtype(), Layout::kContiguous, presence);
 }
 
-void ArgumentCheck::integers(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
-                             Presence presence) const {
+void ArgumentCheck::integers(std::string_view name, const Tensor& tensor,
+                             std::initializer_list<int64_t> shape, Presence presence) const {
   one(name, tensor, shape, DType::kI32, Layout::kContiguous, presence);
 }
 
-void ArgumentCheck::that(bool holds, std::string_view name, std::string_view expected, std::string_view got) const {
+void ArgumentCheck::that(bool holds, std::string_view name, std::string_view expected,
+                         std::string_view got) const {
   if (!holds) throw ShapeError(error_text(op_, name, expected, got));
 }
 
 void throw_unsupported(const Context& context, std::string_view op) {
-  throw UnsupportedError(
-      error_text(op, "", "an implementation in backend " + std::string(context.table->backend), "none"));
+  throw UnsupportedError(error_text(
+      op, "", "an implementation in backend " + std::string(context.table->backend), "none"));
 }
 
 }  // namespace deltatrain::ops

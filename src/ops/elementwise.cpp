@@ -25,14 +25,16 @@ void convert(const Context& context, const Convert& args) {
   expect_contiguous(op, "x", args.x);
   expect_contiguous(op, "y", args.y);
   check_y.that(args.x.num_elements() == args.y.num_elements(), "y",
-               std::to_string(args.x.num_elements()) + " elements", std::to_string(args.y.num_elements()));
+               std::to_string(args.x.num_elements()) + " elements",
+               std::to_string(args.y.num_elements()));
   call_backend(op, context.table->elementwise.convert, context, args);
 }
 
 void sum_to(const Context& context, const SumTo& args) {
   constexpr std::string_view op = "sum_to";
   const ArgumentCheck check(op, "x_R", args.x_R);
-  check.that(check.activation_dtype() != DType::kBF16, "x_R", "f32 or f64", dtype_name(check.activation_dtype()));
+  check.that(check.activation_dtype() != DType::kBF16, "x_R", "f32 or f64",
+             dtype_name(check.activation_dtype()));
   check.activation("x_R", args.x_R, {kAnySize});
   check.that(args.result != nullptr, "result", "an address", "none");
   call_backend(op, context.table->elementwise.sum_to, context, args);

@@ -20,7 +20,8 @@ void expect_inputs(const ArgumentCheck& check, const Args& args) {
   check.activation("k_RHK", args.k_RHK, {R, H, K});
   check.activation("v_RGV", args.v_RGV, {R, kAnySize, kAnySize}, Layout::kStridedRows);
   const int64_t G = args.v_RGV.size(1);
-  check.that(H > 0 && G % H == 0, "v_RGV", "a multiple of " + std::to_string(H) + " value heads", std::to_string(G));
+  check.that(H > 0 && G % H == 0, "v_RGV", "a multiple of " + std::to_string(H) + " value heads",
+             std::to_string(G));
   check.statistic("g_RGK", args.g_RGK, {R, G, kAnySize});
   check.that(args.g_RGK.size(2) == 1 || args.g_RGK.size(2) == K, "g_RGK",
              "1 or " + std::to_string(K) + " decays per head", std::to_string(args.g_RGK.size(2)));
@@ -34,8 +35,8 @@ void expect_saved(std::string_view op, const Tensor& saved, int64_t wanted) {
   expect_shape(op, "saved", saved, {kAnySize});
   expect_dtype(op, "saved", saved, DType::kU8);
   if (saved.num_elements() < wanted) {
-    throw ShapeError(
-        error_text(op, "saved", std::to_string(wanted) + " bytes", std::to_string(saved.num_elements())));
+    throw ShapeError(error_text(op, "saved", std::to_string(wanted) + " bytes",
+                                std::to_string(saved.num_elements())));
   }
 }
 
@@ -47,10 +48,11 @@ void gated_delta_rule_forward(const Context& context, const GatedDeltaRuleForwar
   expect_inputs(check, args);
   const int64_t G = args.v_RGV.size(1);
   const int64_t V = args.v_RGV.size(2);
-  check.statistic("final_state_SGKV", args.final_state_SGKV, {args.sequences.num(), G, args.q_RHK.size(2), V},
-                  Presence::kOptional);
+  check.statistic("final_state_SGKV", args.final_state_SGKV,
+                  {args.sequences.num(), G, args.q_RHK.size(2), V}, Presence::kOptional);
   check.activation("o_RGV", args.o_RGV, {args.q_RHK.size(0), G, V});
-  if (args.saved.defined()) expect_saved(op, args.saved, gated_delta_rule_saved_bytes(context, args));
+  if (args.saved.defined())
+    expect_saved(op, args.saved, gated_delta_rule_saved_bytes(context, args));
   call_backend(op, context.table->gated_delta_rule.forward, context, args);
 }
 
@@ -82,7 +84,8 @@ void gated_delta_rule_backward(const Context& context, const GatedDeltaRuleBackw
   check.activation("dv_RGV", args.dv_RGV, {R, G, V}, Layout::kStridedRows);
   check.statistic("dg_RGK", args.dg_RGK, {R, G, args.g_RGK.size(2)});
   check.statistic("dbeta_RG", args.dbeta_RG, {R, G});
-  check.statistic("d_initial_state_SGKV", args.d_initial_state_SGKV, {S, G, K, V}, Presence::kOptional);
+  check.statistic("d_initial_state_SGKV", args.d_initial_state_SGKV, {S, G, K, V},
+                  Presence::kOptional);
   call_backend(op, context.table->gated_delta_rule.backward, context, args);
 }
 

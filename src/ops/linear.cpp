@@ -16,8 +16,9 @@ void linear_forward(const Context& context, const LinearForward& args) {
   check.statistic("bias_X", args.bias_X, {X}, Presence::kOptional);
   expect_shape(op, "y_RX", args.y_RX, {R, X});
   expect_packed_rows(op, "y_RX", args.y_RX);
-  check.that(args.y_RX.dtype() == check.activation_dtype() || args.y_RX.dtype() == check.statistics_dtype(), "y_RX",
-             dtype_name(check.activation_dtype()), dtype_name(args.y_RX.dtype()));
+  check.that(args.y_RX.dtype() == check.activation_dtype() ||
+                 args.y_RX.dtype() == check.statistics_dtype(),
+             "y_RX", dtype_name(check.activation_dtype()), dtype_name(args.y_RX.dtype()));
   call_backend(op, context.table->linear.forward, context, args);
 }
 

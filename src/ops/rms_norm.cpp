@@ -11,12 +11,13 @@ void rms_norm_forward(const Context& context, const RmsNormForward& args) {
   check.activation("x_RD", args.x_RD, {kAnySize, kAnySize}, Layout::kStridedRows);
   const int64_t R = args.x_RD.size(0);
   const int64_t D = args.x_RD.size(1);
-  check.activation("residual_RD", args.residual_RD, {R, D}, Layout::kContiguous, Presence::kOptional);
+  check.activation("residual_RD", args.residual_RD, {R, D}, Layout::kContiguous,
+                   Presence::kOptional);
   check.statistic("weight_D", args.weight_D, {D});
   check.activation("sum_RD", args.sum_RD, {R, D}, Layout::kContiguous,
                    args.residual_RD.defined() ? Presence::kRequired : Presence::kOptional);
-  check.that(args.residual_RD.defined() || !args.sum_RD.defined(), "sum_RD", "no tensor without residual_RD",
-             to_string(args.sum_RD.shape()));
+  check.that(args.residual_RD.defined() || !args.sum_RD.defined(), "sum_RD",
+             "no tensor without residual_RD", to_string(args.sum_RD.shape()));
   check.activation("y_RD", args.y_RD, {R, D});
   check.statistic("inv_rms_R", args.inv_rms_R, {R});
   call_backend(op, context.table->rms_norm.forward, context, args);

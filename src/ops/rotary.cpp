@@ -16,7 +16,8 @@ void rotary(const Context& context, const Rotary& args) {
   check.that(X % 2 == 0, "x_RHX", "an even number of channels", std::to_string(X));
   check.activation("y_RHX", args.y_RHX, {R, args.x_RHX.size(1), X}, Layout::kStridedHeads);
   check.sequences(args.sequences, R);
-  check.integers("start_positions_S", args.start_positions_S, {args.sequences.num()}, Presence::kOptional);
+  check.integers("start_positions_S", args.start_positions_S, {args.sequences.num()},
+                 Presence::kOptional);
   check.that(args.theta > 0, "theta", "a number above 0", std::to_string(args.theta));
   call_backend(op, context.table->rotary.apply, context, args);
 }

@@ -27,7 +27,8 @@ void short_conv_forward(const Context& context, const ShortConvForward& args) {
   const int64_t W = expect_taps(check, args.weight_XW, X);
   check.sequences(args.sequences, R);
   const int64_t S = args.sequences.num();
-  check.statistic("initial_history_SWX", args.initial_history_SWX, {S, W - 1, X}, Presence::kOptional);
+  check.statistic("initial_history_SWX", args.initial_history_SWX, {S, W - 1, X},
+                  Presence::kOptional);
   check.statistic("final_history_SWX", args.final_history_SWX, {S, W - 1, X}, Presence::kOptional);
   check.activation("y_RX", args.y_RX, {R, X}, Layout::kStridedRows);
   check.that(args.y_RX.raw() != args.x_RX.raw(), "y_RX", "other memory than x_RX", "the same");

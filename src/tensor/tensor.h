@@ -32,7 +32,8 @@ class Tensor {
 
   void* raw() const { return data_; }
   template <class T>
-  T* data() const {
+  T* data() const {  // null where no tensor is defined
+    if (data_ == nullptr) return nullptr;
     check_dtype(DTypeOf<T>::value);
     return static_cast<T*>(data_);
   }

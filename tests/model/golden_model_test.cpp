@@ -115,7 +115,7 @@ TEST_P(GoldenModelTest, OutputsLossAndEveryGradient) {
 
 INSTANTIATE_TEST_SUITE_P(TinyModels, GoldenModelTest,
                          testing::Combine(testing::Values("tiny_gdn", "tiny_kda", "tiny_hybrid"),
-                                          testing::Values(DeviceKind::kReference)),
+                                          testing::Values(DeviceKind::kReference, DeviceKind::kCpu)),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_on_" +
                                   backend::device_kind_name(std::get<1>(param.param));

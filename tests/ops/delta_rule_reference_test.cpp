@@ -1,4 +1,5 @@
-// The reference of the delta rule: its backward against the complex step, and its two forms against each other.
+// The reference of the delta rule: its backward against the complex step, and its two forms against
+// each other.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -19,9 +20,13 @@ struct Problem {
   int64_t decays;  // per head: 1 or K
   Array q, k, v, g, beta, state, do_, d_final;
 
-  Problem(std::vector<int32_t> sequence_offsets, int64_t heads, int64_t value_heads, int64_t key_width,
-          int64_t value_width, int64_t num_decays, double mean_decay)
-      : offsets(std::move(sequence_offsets)), H(heads), G(value_heads), K(key_width), V(value_width),
+  Problem(std::vector<int32_t> sequence_offsets, int64_t heads, int64_t value_heads,
+          int64_t key_width, int64_t value_width, int64_t num_decays, double mean_decay)
+      : offsets(std::move(sequence_offsets)),
+        H(heads),
+        G(value_heads),
+        K(key_width),
+        V(value_width),
         decays(num_decays) {
     const int64_t R = offsets.back();
     const auto S = static_cast<int64_t>(offsets.size()) - 1;
@@ -46,8 +51,13 @@ struct Result {
   Array o, final_state, dq, dk, dv, dg, dbeta, d_initial;
 
   explicit Result(const Problem& p)
-      : o(poisoned(p.do_.shape)), final_state(poisoned(p.state.shape)), dq(poisoned(p.q.shape)),
-        dk(poisoned(p.k.shape)), dv(poisoned(p.v.shape)), dg(poisoned(p.g.shape)), dbeta(poisoned(p.beta.shape)),
+      : o(poisoned(p.do_.shape)),
+        final_state(poisoned(p.state.shape)),
+        dq(poisoned(p.q.shape)),
+        dk(poisoned(p.k.shape)),
+        dv(poisoned(p.v.shape)),
+        dg(poisoned(p.g.shape)),
+        dbeta(poisoned(p.beta.shape)),
         d_initial(poisoned(p.state.shape)) {}
 
   loops::DeltaGradients<double> gradients() {
@@ -58,14 +68,17 @@ struct Result {
 Result by_recurrence(const Problem& p) {
   Result r(p);
   loops::gated_delta_rule_forward<double>(p.inputs(), r.o.view(), r.final_state.view());
-  loops::gated_delta_rule_backward<double>(p.inputs(), p.do_.view(), p.d_final.view(), r.gradients());
+  loops::gated_delta_rule_backward<double>(p.inputs(), p.do_.view(), p.d_final.view(),
+                                           r.gradients());
   return r;
 }
 
 Result by_chunks(const Problem& p, int64_t chunk) {
   Result r(p);
-  loops::gated_delta_rule_chunked_forward<double>(p.inputs(), chunk, r.o.view(), r.final_state.view());
-  loops::gated_delta_rule_chunked_backward<double>(p.inputs(), chunk, p.do_.view(), p.d_final.view(), r.gradients());
+  loops::gated_delta_rule_chunked_forward<double>(p.inputs(), chunk, r.o.view(),
+                                                  r.final_state.view());
+  loops::gated_delta_rule_chunked_backward<double>(p.inputs(), chunk, p.do_.view(),
+                                                   p.d_final.view(), r.gradients());
   return r;
 }
 
@@ -83,8 +96,9 @@ void expect_equal(const Result& got, const Result& want, double bound) {
 void expect_complex_step(const Problem& p) {
   const auto want = complex_step(
       [&p](const Arrays& z, Arrays& out) {
-        const loops::DeltaInputs<Complex> in = {z[0].view(), z[1].view(),     z[2].view(), z[3].view(),
-                                                z[4].view(), {p.offsets, {}}, z[5].view(), 0.6};
+        const loops::DeltaInputs<Complex> in = {z[0].view(), z[1].view(), z[2].view(),
+                                                z[3].view(), z[4].view(), {p.offsets, {}},
+                                                z[5].view(), 0.6};
         loops::gated_delta_rule_forward<Complex>(in, out[0].view(), out[1].view());
       },
       {p.q, p.k, p.v, p.g, p.beta, p.state}, {p.do_, p.d_final});
@@ -132,7 +146,8 @@ TEST(GatedDeltaRuleReferenceTest, ChunksEqualRecurrenceAtExtremes) {
     expect_equal(by_chunks(open, 64), by_recurrence(open), 1e-12);
     expect_equal(by_chunks(closed, 64), by_recurrence(closed), 1e-12);
     Problem spike({0, 70}, 1, 2, 8, 6, decays, 0.01);  // one token forgets everything
-    for (int64_t i = 0; i < 2 * decays; ++i) spike.g.values[static_cast<size_t>(33 * 2 * decays + i)] = -320;
+    for (int64_t i = 0; i < 2 * decays; ++i)
+      spike.g.values[static_cast<size_t>(33 * 2 * decays + i)] = -320;
     expect_equal(by_chunks(spike, 64), by_recurrence(spike), 1e-12);
     Problem same_key({0, 70}, 1, 2, 8, 6, decays, 0);  // the worst triangular system
     for (size_t i = 0; i < same_key.k.values.size(); ++i) same_key.k.values[i] = i % 8 == 0 ? 1 : 0;

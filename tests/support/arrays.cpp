@@ -14,7 +14,9 @@ Array normal(const Shape& shape, uint64_t seed, double scale) {
   return array;
 }
 
-Array poisoned(const Shape& shape) { return Array(shape, std::numeric_limits<double>::quiet_NaN()); }
+Array poisoned(const Shape& shape) {
+  return Array(shape, std::numeric_limits<double>::quiet_NaN());
+}
 
 double relative_error(const Array& got, const Array& want) {
   if (got.values.size() != want.values.size()) return std::numeric_limits<double>::infinity();

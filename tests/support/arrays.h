@@ -18,7 +18,8 @@ struct ArrayOf {
   std::vector<T> values;
 
   ArrayOf() = default;
-  explicit ArrayOf(const Shape& s, T fill = T(0)) : shape(s), values(static_cast<size_t>(s.num_elements()), fill) {}
+  explicit ArrayOf(const Shape& s, T fill = T(0))
+      : shape(s), values(static_cast<size_t>(s.num_elements()), fill) {}
   View<T> view() { return View<T>(values.data(), shape); }
   View<const T> view() const { return View<const T>(values.data(), shape); }
 };
@@ -33,11 +34,12 @@ Array poisoned(const Shape& shape);
 double relative_error(const Array& got, const Array& want);
 
 // A function of several arrays, run in complex numbers: fills `outputs` from `inputs`.
-using ComplexFunction =
-    std::function<void(const std::vector<ArrayOf<Complex>>& inputs, std::vector<ArrayOf<Complex>>& outputs)>;
+using ComplexFunction = std::function<void(const std::vector<ArrayOf<Complex>>& inputs,
+                                           std::vector<ArrayOf<Complex>>& outputs)>;
 
-// Gradients of sum_i <weights_i, output_i> with respect to every input, each element by one evaluation with
-// an imaginary part of 1e-100: exact to rounding, without a difference that could cancel.
+// Gradients of sum_i <weights_i, output_i> with respect to every input, each element by one
+// evaluation with an imaginary part of 1e-100: exact to rounding, without a difference that could
+// cancel.
 std::vector<Array> complex_step(const ComplexFunction& function, const std::vector<Array>& inputs,
                                 const std::vector<Array>& weights);
 

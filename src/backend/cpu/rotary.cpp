@@ -23,7 +23,8 @@ void rotary(const Context& context, const ops::Rotary& args) {
   const int64_t x_head_stride = args.x_RHX.stride(1);
   const int64_t y_stride = args.y_RHX.stride(0);
   const int64_t y_head_stride = args.y_RHX.stride(1);
-  const int32_t* starts = args.start_positions_S.data<int32_t>();
+  const int32_t* starts =
+      args.start_positions_S.defined() ? args.start_positions_S.data<int32_t>() : nullptr;
   const float sign = args.direction == ops::RotaryDirection::kForward ? 1.0F : -1.0F;
   const ops::Sequences& sequences = args.sequences;
   parallel_rows(R, H * 2 * half, [&](int64_t begin, int64_t end) {

@@ -40,10 +40,11 @@ class PlannedDevice final : public Device {
 template <class Args>
 void do_nothing(const Context&, const Args&) {}
 
-// A function that takes scratch stays; one that the backend has but that takes none does nothing; one that
-// the backend lacks stays empty.
+// A function that takes scratch stays; one that the backend has but that takes none does nothing;
+// one that the backend lacks stays empty.
 template <class Args>
-void plan(void (*&slot)(const Context&, const Args&), void (*planning)(const Context&, const Args&)) {
+void plan(void (*&slot)(const Context&, const Args&),
+          void (*planning)(const Context&, const Args&)) {
   if (planning != nullptr) {
     slot = planning;
   } else if (slot != nullptr) {

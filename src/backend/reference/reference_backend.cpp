@@ -1,4 +1,5 @@
-// The equations of ops/reference on the host, in f64 or f32: what every other backend is measured against.
+// The equations of ops/reference on the host, in f64 or f32: what every other backend is measured
+// against.
 #include "backend/factories.h"
 #include "backend/reference/reference_tables.h"
 #include "device/host_device.h"
@@ -10,7 +11,8 @@ namespace {
 class ReferenceBackend final : public Backend {
  public:
   ReferenceBackend()
-      : device_(DeviceKind::kReference, "reference: plain loops, one thread"), table_(reference_tables().table) {}
+      : device_(DeviceKind::kReference, "reference: plain loops, one thread"),
+        table_(reference_tables().table) {}
   Device& device() override { return device_; }
   const ops::OpTable& table() const override { return table_; }
 

@@ -23,15 +23,17 @@ using Out = View<T>;
 void linear_forward(const Context&, const ops::LinearForward& a) {
   with_scalar_of("linear_forward", a.x_RD, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::linear_forward<T>(In<T>(a.x_RD), In<T>(a.weight_XD), In<T>(a.bias_X), a.y_mode, Out<T>(a.y_RX));
+    loops::linear_forward<T>(In<T>(a.x_RD), In<T>(a.weight_XD), In<T>(a.bias_X), a.y_mode,
+                             Out<T>(a.y_RX));
   });
 }
 
 void linear_backward(const Context&, const ops::LinearBackward& a) {
   with_scalar_of("linear_backward", a.dy_RX, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::linear_backward<T>(In<T>(a.dy_RX), In<T>(a.x_RD), In<T>(a.weight_XD), a.dx_mode, a.dweight_mode,
-                              Out<T>(a.dx_RD), Out<T>(a.dweight_XD), Out<T>(a.dbias_X));
+    loops::linear_backward<T>(In<T>(a.dy_RX), In<T>(a.x_RD), In<T>(a.weight_XD), a.dx_mode,
+                              a.dweight_mode, Out<T>(a.dx_RD), Out<T>(a.dweight_XD),
+                              Out<T>(a.dbias_X));
   });
 }
 
@@ -52,59 +54,62 @@ void embedding_backward(const Context&, const ops::EmbeddingBackward& a) {
 void rms_norm_forward(const Context&, const ops::RmsNormForward& a) {
   with_scalar_of("rms_norm_forward", a.x_RD, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::rms_norm_forward<T>(In<T>(a.x_RD), In<T>(a.residual_RD), In<T>(a.weight_D), a.eps, Out<T>(a.sum_RD),
-                               Out<T>(a.y_RD), Out<T>(a.inv_rms_R));
+    loops::rms_norm_forward<T>(In<T>(a.x_RD), In<T>(a.residual_RD), In<T>(a.weight_D), a.eps,
+                               Out<T>(a.sum_RD), Out<T>(a.y_RD), Out<T>(a.inv_rms_R));
   });
 }
 
 void rms_norm_backward(const Context&, const ops::RmsNormBackward& a) {
   with_scalar_of("rms_norm_backward", a.dy_RD, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::rms_norm_backward<T>(In<T>(a.dy_RD), In<T>(a.sum_RD), In<T>(a.weight_D), In<T>(a.inv_rms_R),
-                                In<T>(a.dsum_RD), Out<T>(a.dx_RD), Out<T>(a.dweight_D));
+    loops::rms_norm_backward<T>(In<T>(a.dy_RD), In<T>(a.sum_RD), In<T>(a.weight_D),
+                                In<T>(a.inv_rms_R), In<T>(a.dsum_RD), Out<T>(a.dx_RD),
+                                Out<T>(a.dweight_D));
   });
 }
 
 void gated_rms_norm_forward(const Context&, const ops::GatedRmsNormForward& a) {
   with_scalar_of("gated_rms_norm_forward", a.o_RGV, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::gated_rms_norm_forward<T>(In<T>(a.o_RGV), In<T>(a.gate_RGV), In<T>(a.weight_V), a.eps, a.activation,
-                                     Out<T>(a.y_RGV), Out<T>(a.inv_rms_RG));
+    loops::gated_rms_norm_forward<T>(In<T>(a.o_RGV), In<T>(a.gate_RGV), In<T>(a.weight_V), a.eps,
+                                     a.activation, Out<T>(a.y_RGV), Out<T>(a.inv_rms_RG));
   });
 }
 
 void gated_rms_norm_backward(const Context&, const ops::GatedRmsNormBackward& a) {
   with_scalar_of("gated_rms_norm_backward", a.dy_RGV, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::gated_rms_norm_backward<T>(In<T>(a.dy_RGV), In<T>(a.o_RGV), In<T>(a.gate_RGV), In<T>(a.weight_V),
-                                      In<T>(a.inv_rms_RG), a.activation, Out<T>(a.do_RGV), Out<T>(a.dgate_RGV),
-                                      Out<T>(a.dweight_V));
+    loops::gated_rms_norm_backward<T>(In<T>(a.dy_RGV), In<T>(a.o_RGV), In<T>(a.gate_RGV),
+                                      In<T>(a.weight_V), In<T>(a.inv_rms_RG), a.activation,
+                                      Out<T>(a.do_RGV), Out<T>(a.dgate_RGV), Out<T>(a.dweight_V));
   });
 }
 
 void rotary(const Context&, const ops::Rotary& a) {
   with_scalar_of("rotary", a.x_RHX, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::rotary<T>(In<T>(a.x_RHX), a.sequences, In<int32_t>(a.start_positions_S), a.theta, a.direction,
-                     Out<T>(a.y_RHX));
+    loops::rotary<T>(In<T>(a.x_RHX), a.sequences, In<int32_t>(a.start_positions_S), a.theta,
+                     a.direction, Out<T>(a.y_RHX));
   });
 }
 
 void causal_attention_forward(const Context&, const ops::CausalAttentionForward& a) {
   with_scalar_of("causal_attention_forward", a.q_RHK, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::causal_attention_forward<T>(In<T>(a.q_RHK), In<T>(a.k_RHK), In<T>(a.v_RHV), a.sequences, a.scale,
-                                       Out<T>(a.o_RHV), Out<T>(a.lse_RH), Out<T>(a.k_cache_SXHK),
-                                       Out<T>(a.v_cache_SXHV), In<int32_t>(a.cache_lengths_S));
+    loops::causal_attention_forward<T>(In<T>(a.q_RHK), In<T>(a.k_RHK), In<T>(a.v_RHV), a.sequences,
+                                       a.scale, Out<T>(a.o_RHV), Out<T>(a.lse_RH),
+                                       Out<T>(a.k_cache_SXHK), Out<T>(a.v_cache_SXHV),
+                                       In<int32_t>(a.cache_lengths_S));
   });
 }
 
 void causal_attention_backward(const Context&, const ops::CausalAttentionBackward& a) {
   with_scalar_of("causal_attention_backward", a.q_RHK, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::causal_attention_backward<T>(In<T>(a.do_RHV), In<T>(a.q_RHK), In<T>(a.k_RHK), In<T>(a.v_RHV),
-                                        In<T>(a.o_RHV), In<T>(a.lse_RH), a.sequences, a.scale, Out<T>(a.dq_RHK),
-                                        Out<T>(a.dk_RHK), Out<T>(a.dv_RHV));
+    loops::causal_attention_backward<T>(In<T>(a.do_RHV), In<T>(a.q_RHK), In<T>(a.k_RHK),
+                                        In<T>(a.v_RHV), In<T>(a.o_RHV), In<T>(a.lse_RH),
+                                        a.sequences, a.scale, Out<T>(a.dq_RHK), Out<T>(a.dk_RHK),
+                                        Out<T>(a.dv_RHV));
   });
 }
 
@@ -132,7 +137,8 @@ void swiglu_forward(const Context&, const ops::SwigluForward& a) {
 void swiglu_backward(const Context&, const ops::SwigluBackward& a) {
   with_scalar_of("swiglu_backward", a.dy_RF, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::swiglu_backward<T>(In<T>(a.dy_RF), In<T>(a.gate_up_RX), Out<T>(a.dgate_up_RX), Out<T>(a.y_RF));
+    loops::swiglu_backward<T>(In<T>(a.dy_RF), In<T>(a.gate_up_RX), Out<T>(a.dgate_up_RX),
+                              Out<T>(a.y_RF));
   });
 }
 

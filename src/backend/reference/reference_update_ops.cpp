@@ -50,11 +50,12 @@ void set_element(const Tensor& tensor, int64_t i, double value) {
 void adamw(const Context&, const ops::AdamW& a) {
   with_scalar_of("adamw", a.parameter_X, [&](auto scalar) {
     using T = decltype(scalar);
-    loops::adamw<T>(Out<T>(a.parameter_X), In<T>(a.gradient_X), Out<T>(a.m_X), Out<T>(a.v_X), In<uint8_t>(a.decays_X),
-                    *a.scalars, a.beta1, a.beta2, a.eps, a.weight_decay);
+    loops::adamw<T>(Out<T>(a.parameter_X), In<T>(a.gradient_X), Out<T>(a.m_X), Out<T>(a.v_X),
+                    In<uint8_t>(a.decays_X), *a.scalars, a.beta1, a.beta2, a.eps, a.weight_decay);
   });
   if (!a.compute_X.defined()) return;
-  for (int64_t i = 0; i < a.parameter_X.size(0); ++i) set_element(a.compute_X, i, element(a.parameter_X, i));
+  for (int64_t i = 0; i < a.parameter_X.size(0); ++i)
+    set_element(a.compute_X, i, element(a.parameter_X, i));
 }
 
 void add(const Context&, const ops::Add& a) {

@@ -19,15 +19,17 @@ double sum_of_squares(View<const T> gradient_X) {
 
 inline void finish_gradient_norm(StepScalars& scalars) {
   scalars.gradient_norm = std::sqrt(scalars.sum_of_squares);
-  scalars.clip_factor =
-      scalars.clip_grad > 0 ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6)) : 1.0;
+  scalars.clip_factor = scalars.clip_grad > 0
+                            ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6))
+                            : 1.0;
   if (!std::isfinite(scalars.gradient_norm)) ++scalars.skipped;
 }
 
 // compute_X, the copy in another dtype, is the caller's.
 template <class T>
-void adamw(View<T> parameter_X, View<const T> gradient_X, View<T> m_X, View<T> v_X, View<const uint8_t> decays_X,
-           const StepScalars& scalars, double beta1, double beta2, double eps, double weight_decay) {
+void adamw(View<T> parameter_X, View<const T> gradient_X, View<T> m_X, View<T> v_X,
+           View<const uint8_t> decays_X, const StepScalars& scalars, double beta1, double beta2,
+           double eps, double weight_decay) {
   if (!std::isfinite(scalars.gradient_norm)) return;
   const double correction1 = 1 - std::pow(beta1, scalars.step);
   const double correction2 = 1 - std::pow(beta2, scalars.step);
@@ -39,8 +41,9 @@ void adamw(View<T> parameter_X, View<const T> gradient_X, View<T> m_X, View<T> v
     const auto p = static_cast<double>(parameter_X(i));
     m_X(i) = static_cast<T>(m);
     v_X(i) = static_cast<T>(v);
-    parameter_X(i) = static_cast<T>(
-        p - scalars.learning_rate * (m / correction1 / (std::sqrt(v / correction2) + eps) + decay * p));
+    parameter_X(i) =
+        static_cast<T>(p - scalars.learning_rate *
+                               (m / correction1 / (std::sqrt(v / correction2) + eps) + decay * p));
   }
 }
 

@@ -37,8 +37,9 @@ T attend(View<const T> q_RHK, int64_t r, int64_t h, int64_t num_keys, double sca
 
 template <class T>
 void causal_attention_forward(View<const T> q_RHK, View<const T> k_RHK, View<const T> v_RHV,
-                              const Sequences& sequences, double scale, View<T> o_RHV, View<T> lse_RH,
-                              View<T> k_cache_SXHK, View<T> v_cache_SXHV, View<const int32_t> cache_lengths_S) {
+                              const Sequences& sequences, double scale, View<T> o_RHV,
+                              View<T> lse_RH, View<T> k_cache_SXHK, View<T> v_cache_SXHV,
+                              View<const int32_t> cache_lengths_S) {
   const int64_t H = q_RHK.size(1), K = q_RHK.size(2), V = v_RHV.size(2);
   for (int64_t s = 0; s < sequences.num(); ++s) {
     const int64_t begin = sequences.begin(s);
@@ -50,11 +51,13 @@ void causal_attention_forward(View<const T> q_RHK, View<const T> k_RHK, View<con
           for (int64_t k = 0; k < K; ++k) k_cache_SXHK(s, own, h, k) = k_RHK(r, h, k);
           for (int64_t v = 0; v < V; ++v) v_cache_SXHV(s, own, h, v) = v_RHV(r, h, v);
           lse = attend<T>(
-              q_RHK, r, h, own + 1, scale, [&](int64_t j, int64_t k) { return k_cache_SXHK(s, j, h, k); },
+              q_RHK, r, h, own + 1, scale,
+              [&](int64_t j, int64_t k) { return k_cache_SXHK(s, j, h, k); },
               [&](int64_t j, int64_t v) { return v_cache_SXHV(s, j, h, v); }, o_RHV);
         } else {
           lse = attend<T>(
-              q_RHK, r, h, r - begin + 1, scale, [&](int64_t j, int64_t k) { return k_RHK(begin + j, h, k); },
+              q_RHK, r, h, r - begin + 1, scale,
+              [&](int64_t j, int64_t k) { return k_RHK(begin + j, h, k); },
               [&](int64_t j, int64_t v) { return v_RHV(begin + j, h, v); }, o_RHV);
         }
         if (lse_RH.defined()) lse_RH(r, h) = lse;
@@ -66,8 +69,8 @@ void causal_attention_forward(View<const T> q_RHK, View<const T> k_RHK, View<con
 template <class T>
 void causal_attention_backward(View<const T> do_RHV, View<const T> q_RHK, View<const T> k_RHK,
                                View<const T> v_RHV, View<const T> o_RHV, View<const T> lse_RH,
-                               const Sequences& sequences, double scale, View<T> dq_RHK, View<T> dk_RHK,
-                               View<T> dv_RHV) {
+                               const Sequences& sequences, double scale, View<T> dq_RHK,
+                               View<T> dk_RHK, View<T> dv_RHV) {
   const int64_t R = q_RHK.size(0), H = q_RHK.size(1), K = q_RHK.size(2), V = v_RHV.size(2);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t h = 0; h < H; ++h) {

@@ -24,8 +24,9 @@ void cross_entropy(View<T> logits_RN, View<const int32_t> labels_R, double grad_
     if (gradient == CrossEntropy::Gradient::kNone) continue;
     for (int64_t n = 0; n < N; ++n) {
       const T probability = std::exp(logits_RN(r, n) - lse);
-      logits_RN(r, n) =
-          label == kIgnoredLabel ? T(0) : (probability - (n == label ? T(1) : T(0))) * T(grad_scale);
+      logits_RN(r, n) = label == kIgnoredLabel
+                            ? T(0)
+                            : (probability - (n == label ? T(1) : T(0))) * T(grad_scale);
     }
   }
 }

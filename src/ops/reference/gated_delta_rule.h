@@ -28,7 +28,9 @@ struct DeltaInputs {
   int64_t V() const { return v_RGV.size(2); }
   int64_t qk_head(int64_t g) const { return g / (G() / H()); }
   // Log decay of key channel k, also where one number serves all channels.
-  T log_decay(int64_t r, int64_t g, int64_t k) const { return g_RGK(r, g, g_RGK.size(2) == 1 ? 0 : k); }
+  T log_decay(int64_t r, int64_t g, int64_t k) const {
+    return g_RGK(r, g, g_RGK.size(2) == 1 ? 0 : k);
+  }
 };
 
 // The gradients, as in GatedDeltaRuleBackward.
@@ -48,7 +50,8 @@ std::vector<T> delta_initial_state(const DeltaInputs<T>& in, int64_t s, int64_t 
   std::vector<T> state_KV(static_cast<size_t>(K * V), T(0));
   if (in.initial_state_SGKV.defined()) {
     for (int64_t k = 0; k < K; ++k) {
-      for (int64_t v = 0; v < V; ++v) state_KV[static_cast<size_t>(k * V + v)] = in.initial_state_SGKV(s, g, k, v);
+      for (int64_t v = 0; v < V; ++v)
+        state_KV[static_cast<size_t>(k * V + v)] = in.initial_state_SGKV(s, g, k, v);
     }
   }
   return state_KV;
@@ -57,7 +60,8 @@ std::vector<T> delta_initial_state(const DeltaInputs<T>& in, int64_t s, int64_t 
 // One step of value head g on row r. `state_KV` goes from before to after; `decayed_KV` (K x V) and
 // `d_V` (V) receive the values in between.
 template <class T>
-void delta_step(const DeltaInputs<T>& in, int64_t r, int64_t g, T* state_KV, T* decayed_KV, T* d_V) {
+void delta_step(const DeltaInputs<T>& in, int64_t r, int64_t g, T* state_KV, T* decayed_KV,
+                T* d_V) {
   const int64_t K = in.K(), V = in.V(), h = in.qk_head(g);
   for (int64_t v = 0; v < V; ++v) d_V[v] = in.v_RGV(r, g, v);
   for (int64_t k = 0; k < K; ++k) {
@@ -89,21 +93,24 @@ void gated_delta_rule_forward(const DeltaInputs<T>& in, View<T> o_RGV, View<T> f
         for (int64_t v = 0; v < V; ++v) o_RGV(r, g, v) = T(0);
         for (int64_t k = 0; k < K; ++k) {
           const T query = T(in.scale) * in.q_RHK(r, in.qk_head(g), k);
-          for (int64_t v = 0; v < V; ++v) o_RGV(r, g, v) += state[static_cast<size_t>(k * V + v)] * query;
+          for (int64_t v = 0; v < V; ++v)
+            o_RGV(r, g, v) += state[static_cast<size_t>(k * V + v)] * query;
         }
       }
       if (!final_state_SGKV.defined()) continue;
       for (int64_t k = 0; k < K; ++k) {
-        for (int64_t v = 0; v < V; ++v) final_state_SGKV(s, g, k, v) = state[static_cast<size_t>(k * V + v)];
+        for (int64_t v = 0; v < V; ++v)
+          final_state_SGKV(s, g, k, v) = state[static_cast<size_t>(k * V + v)];
       }
     }
   }
 }
 
-// Keeps the state before every token of one head, then walks back. d_final_state_SGKV may be undefined.
+// Keeps the state before every token of one head, then walks back. d_final_state_SGKV may be
+// undefined.
 template <class T>
-void gated_delta_rule_backward(const DeltaInputs<T>& in, View<const T> do_RGV, View<const T> d_final_state_SGKV,
-                               const DeltaGradients<T>& out) {
+void gated_delta_rule_backward(const DeltaInputs<T>& in, View<const T> do_RGV,
+                               View<const T> d_final_state_SGKV, const DeltaGradients<T>& out) {
   const int64_t R = in.q_RHK.size(0), H = in.H(), K = in.K(), V = in.V();
   const auto KV = static_cast<size_t>(K * V);
   for (int64_t r = 0; r < R; ++r) {
@@ -152,11 +159,13 @@ void gated_delta_rule_backward(const DeltaInputs<T>& in, View<const T> do_RGV, V
           out.dq_RHK(r, h, k) += T(in.scale) * dq;
           out.dk_RHK(r, h, k) += dk;
         }
-        // d = beta (v - decayed^T k). The difference is made again rather than d / beta, for beta = 0.
+        // d = beta (v - decayed^T k). The difference is made again rather than d / beta, for beta =
+        // 0.
         T dbeta = T(0);
         for (int64_t v = 0; v < V; ++v) {
           T difference = in.v_RGV(r, g, v);
-          for (int64_t k = 0; k < K; ++k) difference -= decayed[static_cast<size_t>(k * V + v)] * in.k_RHK(r, h, k);
+          for (int64_t k = 0; k < K; ++k)
+            difference -= decayed[static_cast<size_t>(k * V + v)] * in.k_RHK(r, h, k);
           dbeta += dd[static_cast<size_t>(v)] * difference;
           dd[static_cast<size_t>(v)] *= beta;
           out.dv_RGV(r, g, v) = dd[static_cast<size_t>(v)];

@@ -1,32 +1,36 @@
 // The delta rule in chunks of C tokens: the form that backends make fast, as plain loops.
 //
-// One chunk, one value head, rows i and j of the chunk, S0 the state that enters, G the inclusive cumulative
-// log decay inside the chunk, E_ij = exp(G_i - G_j) per key channel (later index first: never above 1):
+// One chunk, one value head, rows i and j of the chunk, S0 the state that enters, G the inclusive
+// cumulative log decay inside the chunk, E_ij = exp(G_i - G_j) per key channel (later index first:
+// never above 1):
 //
 //   L_ij = beta_i sum_k k_i k_j E_ij  (i > j)        P_ij = scale sum_k q_i k_j E_ij  (i >= j)
 //   Y    = v - (k exp(G)) S0                         N = (I + L)^-1 (beta Y)
 //   O    = scale (q exp(G)) S0 + P N                 S = exp(G_C) S0 + (k exp(G_C - G))^T N
 //
-// N holds the corrected values, the d of every token. Derivation: docs/maths/gated_delta_rule.md. The
-// recurrence in gated_delta_rule.h is the definition; a test keeps both equal.
+// N holds the corrected values, the d of every token. Derivation: docs/maths/gated_delta_rule.md.
+// The recurrence in gated_delta_rule.h is the definition; a test keeps both equal.
 #pragma once
 
 #include "ops/reference/gated_delta_rule.h"
 
 namespace deltatrain::ops::reference {
 
-// What forward computes in one chunk of one head and backward needs again. Rows are tokens of the chunk.
+// What forward computes in one chunk of one head and backward needs again. Rows are tokens of the
+// chunk.
 template <class T>
 struct DeltaChunk {
-  int64_t begin = 0;   // first row of the chunk
-  int64_t length = 0;  // C, or fewer at the end of a sequence
+  int64_t begin = 0;     // first row of the chunk
+  int64_t length = 0;    // C, or fewer at the end of a sequence
   std::vector<T> G_CK;   // cumulative log decay
   std::vector<T> KK_CC;  // sum_k k_i k_j E_ij for i > j, without beta
   std::vector<T> P_CC;   // for i >= j
   std::vector<T> Y_CV;
   std::vector<T> N_CV;
 
-  size_t at(int64_t row, int64_t column, int64_t width) const { return static_cast<size_t>(row * width + column); }
+  size_t at(int64_t row, int64_t column, int64_t width) const {
+    return static_cast<size_t>(row * width + column);
+  }
 };
 
 template <class T>
@@ -49,7 +53,8 @@ DeltaChunk<T> make_delta_chunk(const DeltaInputs<T>& in, int64_t begin, int64_t 
   c.N_CV.assign(static_cast<size_t>(length * V), T(0));
   for (int64_t i = 0; i < length; ++i) {
     for (int64_t k = 0; k < K; ++k) {
-      c.G_CK[c.at(i, k, K)] = in.log_decay(begin + i, g, k) + (i > 0 ? c.G_CK[c.at(i - 1, k, K)] : T(0));
+      c.G_CK[c.at(i, k, K)] =
+          in.log_decay(begin + i, g, k) + (i > 0 ? c.G_CK[c.at(i - 1, k, K)] : T(0));
     }
     for (int64_t j = 0; j <= i; ++j) {
       T kk = T(0), qk = T(0);
@@ -76,7 +81,8 @@ DeltaChunk<T> make_delta_chunk(const DeltaInputs<T>& in, int64_t begin, int64_t 
 
 // state_KV: from the state that enters the chunk to the one that leaves it.
 template <class T>
-void advance_delta_state(const DeltaInputs<T>& in, const DeltaChunk<T>& c, int64_t g, std::vector<T>& state_KV) {
+void advance_delta_state(const DeltaInputs<T>& in, const DeltaChunk<T>& c, int64_t g,
+                         std::vector<T>& state_KV) {
   const int64_t K = in.K(), V = in.V(), h = in.qk_head(g), last = c.length - 1;
   for (int64_t k = 0; k < K; ++k) {
     for (int64_t v = 0; v < V; ++v) {
@@ -90,21 +96,25 @@ void advance_delta_state(const DeltaInputs<T>& in, const DeltaChunk<T>& c, int64
 }
 
 template <class T>
-void gated_delta_rule_chunked_forward(const DeltaInputs<T>& in, int64_t C, View<T> o_RGV, View<T> final_state_SGKV) {
+void gated_delta_rule_chunked_forward(const DeltaInputs<T>& in, int64_t C, View<T> o_RGV,
+                                      View<T> final_state_SGKV) {
   const int64_t K = in.K(), V = in.V();
   for (int64_t s = 0; s < in.sequences.num(); ++s) {
     for (int64_t g = 0; g < in.G(); ++g) {
       const int64_t h = in.qk_head(g);
       std::vector<T> state = delta_initial_state(in, s, g);
       for (int64_t begin = in.sequences.begin(s); begin < in.sequences.end(s); begin += C) {
-        const DeltaChunk<T> c = make_delta_chunk(in, begin, std::min(C, in.sequences.end(s) - begin), g, state);
+        const DeltaChunk<T> c =
+            make_delta_chunk(in, begin, std::min(C, in.sequences.end(s) - begin), g, state);
         for (int64_t i = 0; i < c.length; ++i) {
           for (int64_t v = 0; v < V; ++v) {
             T o = T(0);
             for (int64_t k = 0; k < K; ++k) {
-              o += T(in.scale) * in.q_RHK(begin + i, h, k) * std::exp(c.G_CK[c.at(i, k, K)]) * state[c.at(k, v, V)];
+              o += T(in.scale) * in.q_RHK(begin + i, h, k) * std::exp(c.G_CK[c.at(i, k, K)]) *
+                   state[c.at(k, v, V)];
             }
-            for (int64_t j = 0; j <= i; ++j) o += c.P_CC[c.at(i, j, c.length)] * c.N_CV[c.at(j, v, V)];
+            for (int64_t j = 0; j <= i; ++j)
+              o += c.P_CC[c.at(i, j, c.length)] * c.N_CV[c.at(j, v, V)];
             o_RGV(begin + i, g, v) = o;
           }
         }
@@ -112,14 +122,15 @@ void gated_delta_rule_chunked_forward(const DeltaInputs<T>& in, int64_t C, View<
       }
       if (!final_state_SGKV.defined()) continue;
       for (int64_t k = 0; k < K; ++k) {
-        for (int64_t v = 0; v < V; ++v) final_state_SGKV(s, g, k, v) = state[static_cast<size_t>(k * V + v)];
+        for (int64_t v = 0; v < V; ++v)
+          final_state_SGKV(s, g, k, v) = state[static_cast<size_t>(k * V + v)];
       }
     }
   }
 }
 
-// Gradients of one chunk. `state_KV` enters the chunk, `dstate_KV` is the gradient of the state that leaves it and
-// becomes that of `state_KV`:
+// Gradients of one chunk. `state_KV` enters the chunk, `dstate_KV` is the gradient of the state
+// that leaves it and becomes that of `state_KV`:
 //
 //   dN = P^T dO + (k exp(G_C - G)) dS        dR = (I + L)^-T dN        dv = beta dR
 //   dP = tril(dO N^T)                        dL = -stril(dR N^T)
@@ -136,7 +147,8 @@ void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<
       T dn = T(0);
       for (int64_t m = i; m < C; ++m) dn += c.P_CC[c.at(m, i, C)] * do_RGV(c.begin + m, g, v);
       for (int64_t k = 0; k < K; ++k) {
-        dn += in.k_RHK(c.begin + i, h, k) * chunk_decay(c, last, i, k, K) * dstate_KV[c.at(k, v, V)];
+        dn +=
+            in.k_RHK(c.begin + i, h, k) * chunk_decay(c, last, i, k, K) * dstate_KV[c.at(k, v, V)];
       }
       for (int64_t m = i + 1; m < C; ++m) {
         dn -= in.beta_RG(c.begin + m, g) * c.KK_CC[c.at(m, i, C)] * dR[c.at(m, v, V)];
@@ -181,8 +193,9 @@ void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<
         row += beta * dL[c.at(i, j, C)] * key;
       }
       for (int64_t m = i + 1; m < C; ++m) {
-        const T later = scale * dP[c.at(m, i, C)] * in.q_RHK(c.begin + m, h, k) +
-                        in.beta_RG(c.begin + m, g) * dL[c.at(m, i, C)] * in.k_RHK(c.begin + m, h, k);
+        const T later =
+            scale * dP[c.at(m, i, C)] * in.q_RHK(c.begin + m, h, k) +
+            in.beta_RG(c.begin + m, g) * dL[c.at(m, i, C)] * in.k_RHK(c.begin + m, h, k);
         column += later * chunk_decay(c, m, i, k, K);
       }
       const T q = in.q_RHK(c.begin + i, h, k);
@@ -223,7 +236,8 @@ void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<
 
 template <class T>
 void gated_delta_rule_chunked_backward(const DeltaInputs<T>& in, int64_t C, View<const T> do_RGV,
-                                       View<const T> d_final_state_SGKV, const DeltaGradients<T>& out) {
+                                       View<const T> d_final_state_SGKV,
+                                       const DeltaGradients<T>& out) {
   const int64_t R = in.q_RHK.size(0), H = in.H(), K = in.K(), V = in.V();
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t h = 0; h < H; ++h) {
@@ -235,15 +249,16 @@ void gated_delta_rule_chunked_backward(const DeltaInputs<T>& in, int64_t C, View
       std::vector<DeltaChunk<T>> chunks;
       std::vector<std::vector<T>> states = {delta_initial_state(in, s, g)};  // entering each chunk
       for (int64_t begin = in.sequences.begin(s); begin < in.sequences.end(s); begin += C) {
-        chunks.push_back(
-            make_delta_chunk(in, begin, std::min(C, in.sequences.end(s) - begin), g, states.back()));
+        chunks.push_back(make_delta_chunk(in, begin, std::min(C, in.sequences.end(s) - begin), g,
+                                          states.back()));
         std::vector<T> next = states.back();
         advance_delta_state(in, chunks.back(), g, next);
         states.push_back(std::move(next));
       }
       std::vector<T> dstate(static_cast<size_t>(K * V), T(0));
       for (int64_t k = 0; k < K && d_final_state_SGKV.defined(); ++k) {
-        for (int64_t v = 0; v < V; ++v) dstate[static_cast<size_t>(k * V + v)] = d_final_state_SGKV(s, g, k, v);
+        for (int64_t v = 0; v < V; ++v)
+          dstate[static_cast<size_t>(k * V + v)] = d_final_state_SGKV(s, g, k, v);
       }
       for (size_t j = chunks.size(); j-- > 0;) {
         gated_delta_rule_chunk_backward(in, chunks[j], g, states[j], do_RGV, dstate, out);

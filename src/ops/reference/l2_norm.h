@@ -22,7 +22,8 @@ void l2_norm_forward(View<const T> x_RHK, double eps, View<T> y_RHK, View<T> inv
 }
 
 template <class T>
-void l2_norm_backward(View<const T> dy_RHK, View<const T> y_RHK, View<const T> inv_norm_RH, View<T> dx_RHK) {
+void l2_norm_backward(View<const T> dy_RHK, View<const T> y_RHK, View<const T> inv_norm_RH,
+                      View<T> dx_RHK) {
   const int64_t R = dy_RHK.size(0), H = dy_RHK.size(1), K = dy_RHK.size(2);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t h = 0; h < H; ++h) {

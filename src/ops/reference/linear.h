@@ -6,7 +6,8 @@
 namespace deltatrain::ops::reference {
 
 template <class T>
-void linear_forward(View<const T> x_RD, View<const T> weight_XD, View<const T> bias_X, GradMode y_mode, View<T> y_RX) {
+void linear_forward(View<const T> x_RD, View<const T> weight_XD, View<const T> bias_X,
+                    GradMode y_mode, View<T> y_RX) {
   const int64_t R = x_RD.size(0), D = x_RD.size(1), X = weight_XD.size(0);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t x = 0; x < X; ++x) {
@@ -19,8 +20,9 @@ void linear_forward(View<const T> x_RD, View<const T> weight_XD, View<const T> b
 
 // Outputs that are not defined are left out, with the inputs that only they need.
 template <class T>
-void linear_backward(View<const T> dy_RX, View<const T> x_RD, View<const T> weight_XD, GradMode dx_mode,
-                     GradMode dweight_mode, View<T> dx_RD, View<T> dweight_XD, View<T> dbias_X) {
+void linear_backward(View<const T> dy_RX, View<const T> x_RD, View<const T> weight_XD,
+                     GradMode dx_mode, GradMode dweight_mode, View<T> dx_RD, View<T> dweight_XD,
+                     View<T> dbias_X) {
   const int64_t R = dy_RX.size(0), X = dy_RX.size(1);
   if (dx_RD.defined()) {
     const int64_t D = dx_RD.size(1);

@@ -10,8 +10,8 @@ namespace deltatrain::ops::reference {
 
 // residual and sum are both defined or both not.
 template <class T>
-void rms_norm_forward(View<const T> x_RD, View<const T> residual_RD, View<const T> weight_D, double eps,
-                      View<T> sum_RD, View<T> y_RD, View<T> inv_rms_R) {
+void rms_norm_forward(View<const T> x_RD, View<const T> residual_RD, View<const T> weight_D,
+                      double eps, View<T> sum_RD, View<T> y_RD, View<T> inv_rms_R) {
   const int64_t R = x_RD.size(0), D = x_RD.size(1);
   for (int64_t r = 0; r < R; ++r) {
     T sum_sq = T(0);
@@ -27,8 +27,9 @@ void rms_norm_forward(View<const T> x_RD, View<const T> residual_RD, View<const 
 }
 
 template <class T>
-void rms_norm_backward(View<const T> dy_RD, View<const T> sum_RD, View<const T> weight_D, View<const T> inv_rms_R,
-                       View<const T> dsum_RD, View<T> dx_RD, View<T> dweight_D) {
+void rms_norm_backward(View<const T> dy_RD, View<const T> sum_RD, View<const T> weight_D,
+                       View<const T> inv_rms_R, View<const T> dsum_RD, View<T> dx_RD,
+                       View<T> dweight_D) {
   const int64_t R = dy_RD.size(0), D = dy_RD.size(1);
   for (int64_t r = 0; r < R; ++r) {
     const T inv_rms = inv_rms_R(r);

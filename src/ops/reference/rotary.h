@@ -9,16 +9,18 @@
 namespace deltatrain::ops::reference {
 
 template <class T>
-void rotary(View<const T> x_RHX, const Sequences& sequences, View<const int32_t> start_positions_S, double theta,
-            RotaryDirection direction, View<T> y_RHX) {
+void rotary(View<const T> x_RHX, const Sequences& sequences, View<const int32_t> start_positions_S,
+            double theta, RotaryDirection direction, View<T> y_RHX) {
   const int64_t H = x_RHX.size(1), half = x_RHX.size(2) / 2;
   for (int64_t s = 0; s < sequences.num(); ++s) {
     const int64_t start = start_positions_S.defined() ? start_positions_S(s) : 0;
     for (int64_t r = sequences.begin(s); r < sequences.end(s); ++r) {
       const auto position = static_cast<double>(start + r - sequences.begin(s));
       for (int64_t i = 0; i < half; ++i) {
-        const double frequency = std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
-        const double angle = direction == RotaryDirection::kForward ? position * frequency : -position * frequency;
+        const double frequency =
+            std::pow(theta, -static_cast<double>(i) / static_cast<double>(half));
+        const double angle =
+            direction == RotaryDirection::kForward ? position * frequency : -position * frequency;
         const T cosine = T(std::cos(angle));
         const T sine = T(std::sin(angle));
         for (int64_t h = 0; h < H; ++h) {

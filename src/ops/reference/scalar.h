@@ -1,7 +1,7 @@
 // Scalar functions of the reference loops, for real and complex arguments.
 //
-// The loops also run in complex numbers, where an imaginary part of 1e-100 carries a derivative (the complex
-// step). Branches therefore look at real parts only.
+// The loops also run in complex numbers, where an imaginary part of 1e-100 carries a derivative
+// (the complex step). Branches therefore look at real parts only.
 #pragma once
 
 #include <cmath>

@@ -17,7 +17,8 @@ void swiglu_forward(View<const T> gate_up_RX, View<T> y_RF) {
 }
 
 template <class T>
-void swiglu_backward(View<const T> dy_RF, View<const T> gate_up_RX, View<T> dgate_up_RX, View<T> y_RF) {
+void swiglu_backward(View<const T> dy_RF, View<const T> gate_up_RX, View<T> dgate_up_RX,
+                     View<T> y_RF) {
   const int64_t R = dy_RF.size(0), F = dy_RF.size(1);
   for (int64_t r = 0; r < R; ++r) {
     for (int64_t f = 0; f < F; ++f) {

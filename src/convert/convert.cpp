@@ -1,0 +1,268 @@
+#include "convert/convert.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/files.h"
+#include "base/hash.h"
+#include "checkpoint/checkpoint_writer.h"
+#include "convert/companion_files.h"
+#include "convert/parameter_table.h"
+#include "convert/weight_source.h"
+#include "formats/element_cast.h"
+#include "formats/safetensors.h"
+
+namespace deltatrain::convert {
+
+namespace {
+
+// A folder that fills under a temporary name and takes its place at commit().
+class FolderInTheMaking {
+ public:
+  explicit FolderInTheMaking(std::filesystem::path target) : target_(std::move(target)) {
+    if (target_.filename().empty()) target_ = target_.parent_path();  // "out/"
+    temporary_ = target_;
+    temporary_ += ".tmp-" + std::to_string(::getpid());
+    std::error_code error;
+    std::filesystem::create_directories(temporary_, error);
+    if (error) fail(temporary_, "cannot be created", error);
+  }
+  ~FolderInTheMaking() {
+    if (committed_) return;
+    std::error_code ignored;
+    std::filesystem::remove_all(temporary_, ignored);
+  }
+  FolderInTheMaking(const FolderInTheMaking&) = delete;
+  FolderInTheMaking& operator=(const FolderInTheMaking&) = delete;
+
+  const std::filesystem::path& path() const { return temporary_; }
+
+  void commit() {
+    std::error_code error;
+    std::filesystem::rename(temporary_, target_, error);  // replaces an empty folder
+    if (error) fail(target_, "cannot be renamed to", error);
+    committed_ = true;
+    sync_directory(target_.parent_path());
+  }
+
+ private:
+  [[noreturn]] static void fail(const std::filesystem::path& path, const char* what,
+                                const std::error_code& error) {
+    throw FileError(path.string() + ": " + what + ": " + error.message(), ExitCode::kEnvironment);
+  }
+
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  bool committed_ = false;
+};
+
+void require_unused(const std::filesystem::path& target) {
+  std::error_code error;
+  if (!std::filesystem::exists(target, error)) return;
+  if (!std::filesystem::is_directory(target, error)) {
+    throw ConfigError(
+        error_text(target.string(), "", "a folder that is empty or doesn't exist", "a file"));
+  }
+  if (!std::filesystem::is_empty(target, error)) {
+    throw ConfigError(error_text(target.string(), "", "a folder that is empty or doesn't exist",
+                                 "one with files in it; nothing is written over"));
+  }
+}
+
+std::string file_sha256(const std::filesystem::path& path) {
+  const MappedFile file(path);
+  constexpr size_t kBlock = 8 << 20;
+  Sha256 digest;
+  for (size_t at = 0; at < file.bytes().size(); at += kBlock) {
+    const auto part = file.bytes().subspan(at, std::min(kBlock, file.bytes().size() - at));
+    digest.update(part.data(), part.size());
+    drop_pages(part);
+  }
+  return digest.hex();
+}
+
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+// Writes the tensors of `source` and the companion files into `target`, which is empty.
+void write_native(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
+                  std::vector<checkpoint::CompanionFile> companions, int64_t max_file_bytes,
+                  const std::filesystem::path& target,
+                  const std::function<void(const std::string&)>& on_tensor) {
+  checkpoint::CheckpointState state;
+  state.step = source.step();
+  checkpoint::SaveOptions save;
+  save.max_file_bytes = max_file_bytes;
+  save.companions = std::move(companions);
+  checkpoint::CheckpointWriter writer(target, state, specs, {}, save);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    on_tensor(specs[i].name);
+    for_each_block(
+        source, source.tensors()[i], specs[i].dtype,
+        [&](const void* data, int64_t bytes) { writer.append_model(specs[i].name, data, bytes); });
+  }
+  writer.commit();
+}
+
+void write_hugging_face(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
+                        const std::vector<checkpoint::CompanionFile>& companions,
+                        int64_t max_file_bytes, const std::filesystem::path& target,
+                        const std::function<void(const std::string&)>& on_tensor) {
+  formats::SafetensorsFolderWriter writer(target, "model", specs, max_file_bytes);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    on_tensor(specs[i].name);
+    int64_t offset = 0;
+    for_each_block(source, source.tensors()[i], specs[i].dtype,
+                   [&](const void* data, int64_t bytes) {
+                     writer.write(specs[i].name, offset, data, bytes);
+                     offset += bytes;
+                   });
+  }
+  writer.commit();
+  for (const checkpoint::CompanionFile& file : companions) {
+    write_file_atomically(target / file.name, file.content);
+  }
+}
+
+// Reads the result as a user would and compares it with the source, bit for bit after the change of
+// dtype.
+void check_round_trip(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
+                      const std::filesystem::path& result, const std::string& shown,
+                      const std::function<void(const std::string&)>& on_tensor) {
+  const auto back = open_weights(result);
+  const auto fail = [&shown](const std::string& what, const std::string& expected,
+                             const std::string& got) {
+    throw CheckFailedError(error_text(shown, "round trip: " + what, expected, got));
+  };
+  if (!(back->config() == source.config())) fail("config.json", "the source's model", "another");
+  const auto differences =
+      checkpoint::compare_tensors(specs, back->tensors(), checkpoint::DTypeRule::kEqual);
+  if (!differences.none()) fail("tensors", "those written", differences.summary());
+  for (size_t i = 0; i < specs.size(); ++i) {
+    on_tensor(specs[i].name);
+    std::vector<std::byte> expected;
+    int64_t begin = 0;
+    for_each_block(source, source.tensors()[i], specs[i].dtype,
+                   [&](const void* data, int64_t bytes) {
+                     expected.resize(static_cast<size_t>(bytes));
+                     const int64_t count = bytes / dtype_bytes(specs[i].dtype);
+                     back->read(specs[i].name, begin, count, expected.data());
+                     if (std::memcmp(expected.data(), data, static_cast<size_t>(bytes)) != 0) {
+                       fail(specs[i].name, "the source's values", "others");
+                     }
+                     begin += count;
+                   });
+    back->release(specs[i].name);
+  }
+}
+
+}  // namespace
+
+ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter) {
+  require_unused(options.to);
+  const auto source = open_weights(options.from);
+  ConvertReport report;
+  report.source = source->describe();
+  const std::vector<formats::TensorSpec> parameters = model_parameters(source->config());
+  report.differences =
+      checkpoint::compare_tensors(parameters, source->tensors(), checkpoint::DTypeRule::kFloating);
+  report.num_tensors = static_cast<int64_t>(source->tensors().size());
+  for (const formats::TensorSpec& spec : source->tensors())
+    report.num_parameters += spec.shape.num_elements();
+  if (!report.differences.none()) return report;
+
+  std::vector<formats::TensorSpec> specs = source->tensors();
+  for (formats::TensorSpec& spec : specs) {
+    const DType stored = spec.dtype;
+    if (options.dtype) spec.dtype = *options.dtype;
+    report.lossy = report.lossy || dtype_bytes(spec.dtype) < dtype_bytes(stored) ||
+                   (stored == DType::kF16 && spec.dtype == DType::kBF16);
+  }
+  const DType dtype = std::find_if(specs.begin(), specs.end(), [](const auto& spec) {
+                        return spec.name == "model.embeddings.weight";
+                      })->dtype;
+  auto companions = model_files(source->config(), dtype, source->folder());
+  const std::filesystem::path tokenizer = options.tokenizer.value_or(source->folder());
+  const auto of_tokenizer = tokenizer_files(tokenizer, source->config());
+  if (of_tokenizer.empty()) {
+    if (options.tokenizer) {
+      throw ConfigError(error_text(tokenizer.string(), "", "a tokenizer's files", "none"));
+    }
+    reporter.warning("convert", tokenizer.string() +
+                                    ": no tokenizer found there; --tokenizer names another place");
+  }
+  companions.insert(companions.end(), of_tokenizer.begin(), of_tokenizer.end());
+
+  FolderInTheMaking folder(options.to);
+  const auto total = static_cast<int64_t>(specs.size()) * (options.round_trip ? 2 : 1);
+  int64_t done = 0;
+  const auto on_tensor = [&](const std::string& name) {
+    reporter.progress("convert", done++, total, "tensors", name);
+  };
+  if (options.format == TargetFormat::kNative) {
+    write_native(*source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
+  } else {
+    write_hugging_face(*source, specs, companions, options.max_file_bytes, folder.path(),
+                       on_tensor);
+  }
+  if (options.round_trip) {
+    check_round_trip(*source, specs, folder.path(), options.to.string(), on_tensor);
+    report.round_trip_exact = true;
+  }
+  reporter.progress("convert", total, total, "tensors", "");
+  for (const auto& path : weight_files(folder.path())) {
+    report.files.push_back({path.lexically_relative(folder.path()), file_sha256(path)});
+  }
+  folder.commit();
+  report.written = true;
+  return report;
+}
+
+std::string to_text(const ConvertReport& report) {
+  const checkpoint::TensorDifferences& differences = report.differences;
+  std::string text =
+      fmt::format("{} tensors, {} parameters, {} missing, {} extra, {} shape mismatches\n",
+                  report.num_tensors, report.num_parameters, differences.missing.size(),
+                  differences.extra.size(), differences.mismatched.size());
+  for (const std::string& name : differences.missing) text += "missing: " + name + "\n";
+  for (const std::string& name : differences.extra) text += "extra: " + name + "\n";
+  for (const std::string& line : differences.mismatched) text += "shape mismatch: " + line + "\n";
+  if (report.round_trip_exact) {
+    text += report.lossy ? "round trip: every bit equal after the change of dtype, which rounds\n"
+                         : "round trip: every bit equal\n";
+  }
+  for (const WrittenFile& file : report.files)
+    text += "sha256 " + file.sha256 + "  " + file.path.string() + "\n";
+  return text;
+}
+
+std::string to_json(const ConvertReport& report) {
+  nlohmann::ordered_json files = nlohmann::ordered_json::array();
+  for (const WrittenFile& file : report.files) {
+    files.push_back({{"path", file.path.string()}, {"sha256", file.sha256}});
+  }
+  const nlohmann::ordered_json root = {{"source", report.source},
+                                       {"written", report.written},
+                                       {"num_tensors", report.num_tensors},
+                                       {"num_parameters", report.num_parameters},
+                                       {"missing", report.differences.missing},
+                                       {"extra", report.differences.extra},
+                                       {"shape_mismatches", report.differences.mismatched},
+                                       {"lossy", report.lossy},
+                                       {"round_trip_exact", report.round_trip_exact},
+                                       {"files", files}};
+  return root.dump(1) + "\n";
+}
+
+}  // namespace deltatrain::convert

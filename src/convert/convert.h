@@ -1,0 +1,57 @@
+// A model from one form on disk to another, strictly: every tensor that the model has, no other,
+// each of its shape.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/reporter.h"
+#include "checkpoint/tensor_matching.h"
+
+namespace deltatrain::convert {
+
+enum class TargetFormat : uint8_t { kNative, kHuggingFace };  // "native", "hf"
+
+struct ConvertOptions {
+  std::filesystem::path from;  // native checkpoint or Hugging Face folder
+  std::filesystem::path to;    // does not exist, or is an empty folder
+  TargetFormat format = TargetFormat::kHuggingFace;
+  std::optional<DType> dtype;  // f32 or bf16; absent: as stored
+  std::optional<std::filesystem::path>
+      tokenizer;            // folder or tokenizer.json; absent: beside the weights
+  bool round_trip = false;  // read the result back and compare every bit
+  int64_t max_file_bytes = 5'000'000'000;
+};
+
+struct WrittenFile {
+  std::filesystem::path path;  // relative to `to`
+  std::string sha256;
+};
+
+struct ConvertReport {
+  std::string source;  // what `from` turned out to be
+  int64_t num_tensors = 0;
+  int64_t num_parameters = 0;
+  checkpoint::TensorDifferences differences;
+  bool written = false;  // only when there are no differences
+  bool lossy = false;    // a dtype was narrowed
+  bool round_trip_exact = false;
+  std::vector<WrittenFile> files;  // those with weights
+};
+
+// Differences between the model of config.json and the tensors are returned in the report, and then
+// nothing is written. Throws ConfigError for a target that is in use, FormatError or
+// UnsupportedError for a source that can't be read or is another model, FileError when the disk is
+// full (nothing is left behind), and CheckFailedError when the round trip finds a difference.
+ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter);
+
+// "N tensors, P parameters, 0 missing, 0 extra, 0 shape mismatches", then one line per difference
+// or file.
+std::string to_text(const ConvertReport& report);
+std::string to_json(const ConvertReport& report);
+
+}  // namespace deltatrain::convert

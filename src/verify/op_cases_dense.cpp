@@ -1,0 +1,382 @@
+// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu and cross_entropy.
+#include <cmath>
+
+#include "ops/cross_entropy.h"
+#include "ops/embedding.h"
+#include "ops/gated_rms_norm.h"
+#include "ops/linear.h"
+#include "ops/rms_norm.h"
+#include "ops/swiglu.h"
+#include "verify/op_case_list.h"
+
+namespace deltatrain::verify {
+
+namespace {
+
+using ops::GradMode;
+
+std::string sizes(std::initializer_list<std::pair<const char*, int64_t>> list) {
+  std::string text;
+  for (const auto& [letter, size] : list)
+    text += (text.empty() ? "" : " ") + std::string(letter) + "=" + std::to_string(size);
+  return text;
+}
+
+const char* placement_text(Placement placement) {
+  switch (placement) {
+    case Placement::kContiguous:
+      return "";
+    case Placement::kStridedRows:
+      return ", strided rows";
+    case Placement::kOddRows:
+      return ", odd row stride";
+    case Placement::kStridedHeads:
+      return ", strided heads";
+  }
+  return "";
+}
+
+// --- linear
+// ---------------------------------------------------------------------------------------------------------
+
+void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement placement,
+                 GradMode mode, bool with_bias, bool f32_output) {
+  const double deviation = 1 / std::sqrt(static_cast<double>(D));
+  {
+    OpTrial trial = run.trial("linear_forward");
+    const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
+    const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
+    const Argument* bias = with_bias ? &trial.statistic("bias_X", {X}) : nullptr;
+    const DType y_dtype = f32_output ? trial.statistics_dtype() : trial.activation_dtype();
+    const Role role = mode == GradMode::kAccumulate ? Role::kInOut : Role::kOut;
+    std::vector<double> start(static_cast<size_t>(R * X));
+    const RandomStream stream(1, "y");
+    for (size_t i = 0; i < start.size(); ++i) start[i] = stream.normal(i);
+    const Argument& y =
+        trial.argument("y_RX", role, y_dtype, {R, X}, Quantity::kProduct, start, placement);
+    trial.run([&](const Context& context, const Pick& pick) {
+      ops::linear_forward(context, {pick(x), pick(weight), pick(bias), pick(y), mode});
+    });
+  }
+  OpTrial trial = run.trial("linear_backward");
+  const Argument& dy = trial.activation("dy_RX", {R, X}, normal(), placement);
+  const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
+  const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
+  std::vector<double> start(static_cast<size_t>(R * D));
+  const RandomStream stream(1, "dx");
+  for (size_t i = 0; i < start.size(); ++i) start[i] = stream.normal(i);
+  const Role role = mode == GradMode::kAccumulate ? Role::kInOut : Role::kOut;
+  const Argument& dx = trial.argument("dx_RD", role, trial.activation_dtype(), {R, D},
+                                      Quantity::kProduct, start, placement);
+  const Argument& dweight =
+      mode == GradMode::kAccumulate
+          ? trial.accumulated("dweight_XD", {X, D})
+          : trial.statistic_output("dweight_XD", {X, D}, Quantity::kWeightGradient);
+  const Argument* dbias = nullptr;
+  if (with_bias) {
+    dbias = mode == GradMode::kAccumulate
+                ? &trial.accumulated("dbias_X", {X})
+                : &trial.statistic_output("dbias_X", {X}, Quantity::kWeightGradient);
+  }
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::linear_backward(context, {pick(dy), pick(x), pick(weight), pick(dx), pick(dweight),
+                                   pick(dbias), mode, mode});
+  });
+}
+
+void add_linear(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t D, int64_t X, Placement placement,
+                            GradMode mode, bool bias, bool f32_output) {
+    std::string name = sizes({{"R", R}, {"D", D}, {"X", X}}) + placement_text(placement);
+    if (mode == GradMode::kAccumulate) name += ", accumulate";
+    if (bias) name += ", bias";
+    if (f32_output) name += ", f32 output";
+    cases.push_back({"linear", name, set, [=](const CaseRun& run) {
+                       linear_case(run, R, D, X, placement, mode, bias, f32_output);
+                     }});
+  };
+  using P = Placement;
+  add(CaseSet::kSmall, 63, 64, 96, P::kContiguous, GradMode::kOverwrite, false, false);
+  add(CaseSet::kSmall, 63, 64, 96, P::kStridedRows, GradMode::kAccumulate, true, false);
+  add(CaseSet::kSmall, 17, 33, 9, P::kOddRows, GradMode::kOverwrite, true, true);
+  add(CaseSet::kSmall, 1, 128, 64, P::kContiguous, GradMode::kAccumulate, false, true);
+  add(CaseSet::kFull, 1000, 256, 320, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kFull, 1000, 256, 320, P::kStridedRows, GradMode::kAccumulate, true, true);
+  add(CaseSet::kFull, 1, 1, 1, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kFull, 257, 1, 65, P::kOddRows, GradMode::kAccumulate, false, false);
+}
+
+// --- embedding
+// ------------------------------------------------------------------------------------------------------
+
+void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool one_token) {
+  std::vector<int32_t> ids;
+  const RandomStream stream(7, "ids");
+  for (int64_t r = 0; r < R; ++r) {
+    ids.push_back(one_token ? static_cast<int32_t>(N - 1)
+                            : static_cast<int32_t>(stream.below(static_cast<uint64_t>(r),
+                                                                static_cast<uint64_t>(N))));
+  }
+  {
+    OpTrial trial = run.trial("embedding_forward");
+    const Argument& ids_R = trial.integers("ids_R", ids);
+    const Argument& weight = trial.activation("weight_ND", {N, D});
+    const Argument& y = trial.activation_output("y_RD", {R, D}, Quantity::kExact);
+    trial.run([&](const Context& context, const Pick& pick) {
+      ops::embedding_forward(context, {pick(ids_R), pick(weight), pick(y)});
+    });
+  }
+  OpTrial trial = run.trial("embedding_backward");
+  const Argument& ids_R = trial.integers("ids_R", ids);
+  const Argument& dy = trial.activation("dy_RD", {R, D});
+  const Argument& dweight = trial.accumulated("dweight_ND", {N, D});
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::embedding_backward(context, {pick(ids_R), pick(dy), pick(dweight)});
+  });
+}
+
+void add_embedding(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, int64_t D, bool one_token) {
+    cases.push_back({"embedding",
+                     sizes({{"R", R}, {"N", N}, {"D", D}}) + (one_token ? ", one token" : ""), set,
+                     [=](const CaseRun& run) { embedding_case(run, R, N, D, one_token); }});
+  };
+  add(CaseSet::kSmall, 1000, 50, 64, false);
+  add(CaseSet::kSmall, 63, 1000, 33, false);
+  add(CaseSet::kSmall, 1, 7, 5, false);
+  add(CaseSet::kSmall, 1000, 5, 64, true);
+  add(CaseSet::kFull, 5000, 30000, 128, false);
+}
+
+// --- rms_norm
+// -------------------------------------------------------------------------------------------------------
+
+struct NormOptions {
+  Placement placement = Placement::kContiguous;
+  bool residual = false;
+  bool in_place = false;  // sum aliases residual, dsum aliases dx
+  double deviation = 1;   // 0: rows of zeros; 1e-3: eps matters
+};
+
+void rms_norm_case(const CaseRun& run, int64_t R, int64_t D, const NormOptions& options) {
+  OpTrial trial = run.trial("rms_norm_forward");
+  const Argument& x =
+      trial.activation("x_RD", {R, D}, normal(options.deviation), options.placement);
+  const Argument& weight = trial.statistic("weight_D", {D});
+  const Argument* residual = nullptr;
+  const Argument* sum = nullptr;
+  if (options.residual) {
+    Argument& r = trial.activation("residual_RD", {R, D}, normal(2 * options.deviation));
+    residual = &r;
+    sum = options.in_place ? &trial.changed(r, Quantity::kElementwise)
+                           : &trial.activation_output("sum_RD", {R, D}, Quantity::kElementwise);
+  }
+  const Argument& y = trial.activation_output("y_RD", {R, D}, Quantity::kNorm);
+  const Argument& inv_rms = trial.statistic_output("inv_rms_R", {R}, Quantity::kStatistic);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::rms_norm_forward(
+        context, {pick(x), pick(residual), pick(weight), pick(sum), pick(y), pick(inv_rms), 1e-6});
+  });
+
+  OpTrial back = run.trial("rms_norm_backward");
+  const Argument& dy = back.activation("dy_RD", {R, D});
+  const Argument& s =
+      back.activation("sum_RD", {R, D}, trial.values(sum == nullptr ? x : *sum), options.placement);
+  const Argument& w = back.statistic("weight_D", {D}, trial.values(weight));
+  const Argument& inv = back.statistic("inv_rms_R", {R}, trial.values(inv_rms));
+  const Argument* dsum = nullptr;
+  const Argument* dx = nullptr;
+  if (options.in_place) {
+    Argument& both = back.activation("dsum_RD", {R, D}, normal(), options.placement);
+    dsum = dx = &back.changed(both, Quantity::kNorm);
+  } else {
+    if (options.residual) dsum = &back.activation("dsum_RD", {R, D});
+    dx = &back.activation_output("dx_RD", {R, D}, Quantity::kNorm, options.placement);
+  }
+  const Argument& dweight = back.accumulated("dweight_D", {D});
+  back.run([&](const Context& context, const Pick& pick) {
+    ops::rms_norm_backward(
+        context, {pick(dy), pick(s), pick(w), pick(inv), pick(dsum), pick(dx), pick(dweight)});
+  });
+}
+
+void add_rms_norm(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t D, const char* what,
+                            const NormOptions& options) {
+    cases.push_back({"rms_norm",
+                     sizes({{"R", R}, {"D", D}}) + what + placement_text(options.placement), set,
+                     [=](const CaseRun& run) { rms_norm_case(run, R, D, options); }});
+  };
+  using P = Placement;
+  add(CaseSet::kSmall, 63, 64, "", {P::kContiguous, false, false, 1});
+  add(CaseSet::kSmall, 63, 64, ", residual", {P::kStridedRows, true, false, 1});
+  add(CaseSet::kSmall, 63, 33, ", residual in place", {P::kOddRows, true, true, 1});
+  add(CaseSet::kSmall, 1, 1024, ", residual in place", {P::kContiguous, true, true, 1});
+  add(CaseSet::kSmall, 5, 64, ", zeros", {P::kContiguous, false, false, 0});
+  add(CaseSet::kSmall, 63, 64, ", tiny", {P::kContiguous, true, false, 1e-3});
+  add(CaseSet::kFull, 1000, 1024, ", residual", {P::kContiguous, true, false, 1});
+  add(CaseSet::kFull, 1000, 96, "", {P::kStridedRows, false, false, 30});
+  add(CaseSet::kFull, 3, 8, "", {P::kContiguous, false, false, 1});
+  add(CaseSet::kFull, 7, 4099, ", residual in place", {P::kContiguous, true, true, 1});
+}
+
+// --- gated_rms_norm
+// -------------------------------------------------------------------------------------------------
+
+void gated_rms_norm_case(const CaseRun& run, int64_t R, int64_t G, int64_t V,
+                         ops::GateActivation activation, Placement placement, double o_deviation,
+                         double gate_deviation, bool in_place) {
+  OpTrial trial = run.trial("gated_rms_norm_forward");
+  const Argument& o = trial.activation("o_RGV", {R, G, V}, normal(o_deviation));
+  const Argument& gate = trial.activation("gate_RGV", {R, G, V}, normal(gate_deviation), placement);
+  const Argument& weight = trial.statistic("weight_V", {V});
+  const Argument& y = trial.activation_output("y_RGV", {R, G, V}, Quantity::kNorm);
+  const Argument& inv_rms = trial.statistic_output("inv_rms_RG", {R, G}, Quantity::kStatistic);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::gated_rms_norm_forward(
+        context, {pick(o), pick(gate), pick(weight), pick(y), pick(inv_rms), 1e-6, activation});
+  });
+
+  OpTrial back = run.trial("gated_rms_norm_backward");
+  Argument& dy = back.activation("dy_RGV", {R, G, V});
+  const Argument& o2 = back.activation("o_RGV", {R, G, V}, trial.values(o));
+  const Argument& gate2 = back.activation("gate_RGV", {R, G, V}, trial.values(gate), placement);
+  const Argument& w = back.statistic("weight_V", {V}, trial.values(weight));
+  const Argument& inv = back.statistic("inv_rms_RG", {R, G}, trial.values(inv_rms));
+  const Argument& d_o = in_place ? back.changed(dy, Quantity::kNorm)
+                                 : back.activation_output("do_RGV", {R, G, V}, Quantity::kNorm);
+  const Argument& dgate =
+      back.activation_output("dgate_RGV", {R, G, V}, Quantity::kNorm, placement);
+  const Argument& dweight = back.accumulated("dweight_V", {V});
+  back.run([&](const Context& context, const Pick& pick) {
+    ops::gated_rms_norm_backward(context, {pick(dy), pick(o2), pick(gate2), pick(w), pick(inv),
+                                           pick(d_o), pick(dgate), pick(dweight), activation});
+  });
+}
+
+void add_gated_rms_norm(std::vector<OpCase>& cases) {
+  for (const auto activation : {ops::GateActivation::kSilu, ops::GateActivation::kSigmoid}) {
+    const std::string kind = activation == ops::GateActivation::kSilu ? ", silu" : ", sigmoid";
+    const auto add = [&](CaseSet set, int64_t R, int64_t G, int64_t V, const std::string& what,
+                         Placement placement, double o_deviation, double gate_deviation,
+                         bool in_place) {
+      cases.push_back(
+          {"gated_rms_norm",
+           sizes({{"R", R}, {"G", G}, {"V", V}}) + kind + what + placement_text(placement), set,
+           [=](const CaseRun& run) {
+             gated_rms_norm_case(run, R, G, V, activation, placement, o_deviation, gate_deviation,
+                                 in_place);
+           }});
+    };
+    using P = Placement;
+    add(CaseSet::kSmall, 63, 2, 64, "", P::kStridedRows, 1, 1, false);
+    add(CaseSet::kSmall, 63, 3, 33, ", in place", P::kOddRows, 1, 1, true);
+    add(CaseSet::kSmall, 5, 2, 64, ", tiny", P::kContiguous, 1e-3, 1, false);
+    add(CaseSet::kSmall, 5, 2, 64, ", zeros", P::kContiguous, 0, 1, false);
+    add(CaseSet::kSmall, 63, 1, 128, ", saturated gates", P::kContiguous, 1, 40, false);
+    add(CaseSet::kFull, 1000, 8, 64, "", P::kContiguous, 1, 1, true);
+    add(CaseSet::kFull, 1000, 4, 128, "", P::kStridedRows, 1, 1, false);
+    add(CaseSet::kFull, 1, 1, 256, "", P::kContiguous, 1, 1, false);
+  }
+}
+
+// --- swiglu
+// ---------------------------------------------------------------------------------------------------------
+
+void swiglu_case(const CaseRun& run, int64_t R, int64_t F, double deviation, bool in_place,
+                 bool again) {
+  {
+    OpTrial trial = run.trial("swiglu_forward");
+    const Argument& gate_up = trial.activation("gate_up_RX", {R, 2 * F}, normal(deviation));
+    const Argument& y = trial.activation_output("y_RF", {R, F}, Quantity::kElementwise);
+    trial.run([&](const Context& context, const Pick& pick) {
+      ops::swiglu_forward(context, {pick(gate_up), pick(y)});
+    });
+  }
+  OpTrial trial = run.trial("swiglu_backward");
+  const Argument& dy = trial.activation("dy_RF", {R, F});
+  Argument& gate_up = trial.activation("gate_up_RX", {R, 2 * F}, normal(deviation));
+  const Argument& d =
+      in_place ? trial.changed(gate_up, Quantity::kElementwise)
+               : trial.activation_output("dgate_up_RX", {R, 2 * F}, Quantity::kElementwise);
+  const Argument* y =
+      again ? &trial.activation_output("y_RF", {R, F}, Quantity::kElementwise) : nullptr;
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::swiglu_backward(context, {pick(dy), pick(gate_up), pick(d), pick(y)});
+  });
+}
+
+void add_swiglu(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t F, const char* what, double deviation,
+                            bool in_place, bool again) {
+    cases.push_back({"swiglu", sizes({{"R", R}, {"F", F}}) + what, set, [=](const CaseRun& run) {
+                       swiglu_case(run, R, F, deviation, in_place, again);
+                     }});
+  };
+  add(CaseSet::kSmall, 63, 64, ", output again", 1, false, true);
+  add(CaseSet::kSmall, 63, 33, ", in place", 2, true, true);
+  add(CaseSet::kSmall, 1, 5, "", 1, false, false);
+  add(CaseSet::kSmall, 63, 64, ", saturated", 60, true, false);
+  add(CaseSet::kFull, 1000, 352, ", in place", 1, true, true);
+}
+
+// --- cross_entropy
+// --------------------------------------------------------------------------------------------------
+
+void cross_entropy_case(const CaseRun& run, int64_t R, int64_t N, double deviation,
+                        double grad_scale, int ignore_every, bool with_lse,
+                        ops::CrossEntropy::Gradient gradient) {
+  OpTrial trial = run.trial("cross_entropy");
+  Argument& logits = trial.activation("logits_RN", {R, N}, normal(deviation));
+  std::vector<int32_t> labels;
+  const RandomStream stream(7, "labels");
+  for (int64_t r = 0; r < R; ++r) {
+    const bool ignored = ignore_every > 0 && r % ignore_every == 0;
+    labels.push_back(ignored ? ops::kIgnoredLabel
+                             : static_cast<int32_t>(stream.below(static_cast<uint64_t>(r),
+                                                                 static_cast<uint64_t>(N))));
+  }
+  const Argument& labels_R = trial.integers("labels_R", labels);
+  const Argument& loss = trial.statistic_output("loss_R", {R}, Quantity::kStatistic);
+  const Argument* lse =
+      with_lse ? &trial.statistic_output("lse_R", {R}, Quantity::kStatistic) : nullptr;
+  if (gradient == ops::CrossEntropy::Gradient::kWrite) trial.changed(logits, Quantity::kNorm);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::cross_entropy(context,
+                       {pick(logits), pick(labels_R), pick(loss), pick(lse), grad_scale, gradient});
+  });
+}
+
+void add_cross_entropy(std::vector<OpCase>& cases) {
+  using G = ops::CrossEntropy::Gradient;
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, const char* what, double deviation,
+                            double grad_scale, int ignore_every, bool with_lse, G gradient) {
+    cases.push_back(
+        {"cross_entropy", sizes({{"R", R}, {"N", N}}) + what, set, [=](const CaseRun& run) {
+           cross_entropy_case(run, R, N, deviation, grad_scale, ignore_every, with_lse, gradient);
+         }});
+  };
+  add(CaseSet::kSmall, 63, 1000, "", 1, 1.0 / 63, 0, true, G::kWrite);
+  add(CaseSet::kSmall, 63, 333, ", some ignored", 3, 1.0 / 64, 3, false, G::kWrite);
+  add(CaseSet::kSmall, 5, 257, ", all ignored", 1, 1, 1, true, G::kWrite);
+  add(CaseSet::kSmall, 63, 512, ", loss only", 2, 1, 5, true, G::kNone);
+  add(CaseSet::kSmall, 17, 100, ", large logits", 30, 1, 0, true, G::kWrite);
+  add(CaseSet::kSmall, 1, 2, "", 1, 1, 0, true, G::kWrite);
+  add(CaseSet::kFull, 7, 50304, "", 2, 1.0 / 7, 0, true, G::kWrite);
+  add(CaseSet::kFull, 3, 128256, ", loss only", 2, 1, 0, true, G::kNone);
+  add(CaseSet::kFull, 3, 128256, "", 2, 1, 0, true, G::kWrite);
+  add(CaseSet::kFull, 1000, 257, ", some ignored", 1, 1e-6, 7, true, G::kWrite);
+}
+
+}  // namespace
+
+void add_dense_cases(std::vector<OpCase>& cases) {
+  add_linear(cases);
+  add_embedding(cases);
+  add_rms_norm(cases);
+  add_gated_rms_norm(cases);
+  add_swiglu(cases);
+  add_cross_entropy(cases);
+}
+
+}  // namespace deltatrain::verify

@@ -1,0 +1,228 @@
+// Cases of short_conv, l2_norm and delta_gate.
+#include <cmath>
+
+#include "ops/delta_gate.h"
+#include "ops/l2_norm.h"
+#include "ops/short_conv.h"
+#include "verify/op_case_list.h"
+
+namespace deltatrain::verify {
+
+namespace {
+
+std::string packed_text(const std::vector<int32_t>& offsets) {
+  if (offsets.size() == 2) return "T=" + std::to_string(offsets[1]);
+  std::string text = "packed";
+  for (size_t s = 0; s + 1 < offsets.size(); ++s)
+    text += (s == 0 ? " " : "+") + std::to_string(offsets[s + 1] - offsets[s]);
+  return text;
+}
+
+// --- short_conv
+// -----------------------------------------------------------------------------------------------------
+
+struct ConvOptions {
+  Placement placement = Placement::kContiguous;
+  bool history = false;   // initial and final
+  bool in_place = false;  // final history aliases the initial one
+};
+
+void short_conv_case(const CaseRun& run, const std::vector<int32_t>& offsets, int64_t X, int64_t W,
+                     const ConvOptions& options) {
+  const int64_t R = offsets.back();
+  {
+    OpTrial trial = run.trial("short_conv_forward");
+    const Argument& x = trial.activation("x_RX", {R, X}, normal(), options.placement);
+    const Argument& weight = trial.statistic("weight_XW", {X, W});
+    const SequenceArgument& sequences = trial.sequences(offsets);
+    const Argument* initial = nullptr;
+    const Argument* last = nullptr;
+    if (options.history) {
+      Argument& history = trial.statistic("initial_history_SWX", {sequences.num(), W - 1, X});
+      initial = &history;
+      last = options.in_place
+                 ? &trial.changed(history, Quantity::kExact)
+                 : &trial.statistic_output("final_history_SWX", {sequences.num(), W - 1, X},
+                                           Quantity::kExact);
+    }
+    const Argument& y = trial.activation_output("y_RX", {R, X}, Quantity::kNorm, options.placement);
+    const auto call = [&](const Context& context, const Pick& pick) {
+      ops::short_conv_forward(
+          context, {pick(x), pick(weight), pick(sequences), pick(initial), pick(last), pick(y)});
+    };
+    trial.run(call);
+    if (offsets.size() == 2 && R > 16 && !options.history)
+      trial.expect_prefix_unchanged(call, R, {1, 16, R - 1});
+  }
+  OpTrial trial = run.trial("short_conv_backward");
+  const Argument& dy = trial.activation("dy_RX", {R, X}, normal(), options.placement);
+  const Argument& x = trial.activation("x_RX", {R, X}, normal(), options.placement);
+  const Argument& weight = trial.statistic("weight_XW", {X, W});
+  const SequenceArgument& sequences = trial.sequences(offsets);
+  const Argument& dx = trial.activation_output("dx_RX", {R, X}, Quantity::kNorm, options.placement);
+  const Argument& dweight = trial.accumulated("dweight_XW", {X, W});
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::short_conv_backward(
+        context, {pick(dy), pick(x), pick(weight), pick(sequences), pick(dx), pick(dweight)});
+  });
+}
+
+void add_short_conv(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, const std::vector<int32_t>& offsets, int64_t X, int64_t W,
+                            const ConvOptions& options) {
+    std::string name = packed_text(offsets) + " X=" + std::to_string(X) + " W=" + std::to_string(W);
+    if (options.history) name += options.in_place ? ", history in place" : ", history";
+    if (options.placement == Placement::kStridedRows) name += ", strided rows";
+    if (options.placement == Placement::kOddRows) name += ", odd row stride";
+    cases.push_back({"short_conv", name, set,
+                     [=](const CaseRun& run) { short_conv_case(run, offsets, X, W, options); }});
+  };
+  using P = Placement;
+  const std::vector<int32_t> packed = {0, 1, 4, 21, 22, 86};
+  add(CaseSet::kSmall, packed, 64, 4, {P::kStridedRows, true, false});
+  add(CaseSet::kSmall, packed, 33, 4, {P::kOddRows, true, true});
+  add(CaseSet::kSmall, {0, 129}, 64, 4, {});
+  for (const int32_t T : {1, 2, 3, 63})
+    add(CaseSet::kSmall, {0, T}, 48, 4, {P::kContiguous, true, true});
+  for (const int64_t W : {1, 2, 8})
+    add(CaseSet::kSmall, packed, 16, W, {P::kContiguous, W > 1, false});
+  for (const int32_t T : {15, 16, 17, 64, 65, 127, 513, 1000})
+    add(CaseSet::kFull, {0, T}, 96, 4, {P::kStridedRows});
+  for (const int64_t W : {3, 5, 6, 7})
+    add(CaseSet::kFull, packed, 40, W, {P::kContiguous, true, true});
+}
+
+// --- l2_norm
+// --------------------------------------------------------------------------------------------------------
+
+void l2_norm_case(const CaseRun& run, int64_t R, int64_t H, int64_t K, Placement placement,
+                  double deviation, bool in_place) {
+  OpTrial trial = run.trial("l2_norm_forward");
+  // Every fifth row is zero, as where an embedding is.
+  const auto fill = [deviation, row = H * K](const RandomStream& stream, int64_t i) {
+    return (i / row) % 5 == 4 ? 0.0 : deviation * stream.normal(static_cast<uint64_t>(i));
+  };
+  const Argument& x = trial.activation("x_RHK", {R, H, K}, fill, placement);
+  const Argument& y = trial.activation_output("y_RHK", {R, H, K}, Quantity::kNorm);
+  const Argument& inv_norm = trial.statistic_output("inv_norm_RH", {R, H}, Quantity::kStatistic);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::l2_norm_forward(context, {pick(x), pick(y), pick(inv_norm), 1e-6});
+  });
+
+  OpTrial back = run.trial("l2_norm_backward");
+  Argument& dy = back.activation("dy_RHK", {R, H, K});
+  const Argument& y2 = back.activation("y_RHK", {R, H, K}, trial.values(y));
+  const Argument& inv = back.statistic("inv_norm_RH", {R, H}, trial.values(inv_norm));
+  const Argument& dx =
+      in_place ? back.changed(dy, Quantity::kNorm)
+               : back.activation_output("dx_RHK", {R, H, K}, Quantity::kNorm, placement);
+  back.run([&](const Context& context, const Pick& pick) {
+    ops::l2_norm_backward(context, {pick(dy), pick(y2), pick(inv), pick(dx)});
+  });
+}
+
+void add_l2_norm(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t H, int64_t K, const char* what,
+                            Placement placement, double deviation, bool in_place) {
+    cases.push_back(
+        {"l2_norm",
+         "R=" + std::to_string(R) + " H=" + std::to_string(H) + " K=" + std::to_string(K) + what,
+         set,
+         [=](const CaseRun& run) { l2_norm_case(run, R, H, K, placement, deviation, in_place); }});
+  };
+  using P = Placement;
+  add(CaseSet::kSmall, 63, 2, 64, ", strided rows", P::kStridedRows, 1, false);
+  add(CaseSet::kSmall, 63, 3, 33, ", odd row stride", P::kOddRows, 1, false);
+  add(CaseSet::kSmall, 63, 4, 32, ", in place", P::kContiguous, 1, true);
+  add(CaseSet::kSmall, 1, 1, 128, "", P::kContiguous, 1, false);
+  add(CaseSet::kSmall, 63, 2, 16, ", tiny", P::kContiguous, 1e-4, false);
+  add(CaseSet::kFull, 1000, 4, 64, ", in place", P::kContiguous, 1, true);
+  add(CaseSet::kFull, 1000, 8, 128, ", strided rows", P::kStridedRows, 30, false);
+  add(CaseSet::kFull, 7, 1, 256, "", P::kContiguous, 1, false);
+}
+
+// --- delta_gate
+// -----------------------------------------------------------------------------------------------------
+
+struct GateOptions {
+  ops::DecayForm form = ops::DecayForm::kSoftplus;
+  Placement placement = Placement::kContiguous;
+  double a_deviation = 1;
+  double b_deviation = 1;
+  double A_log_low = 0;
+  double A_log_high = 2.77;  // log 16
+  double beta_scale = 1;
+};
+
+void delta_gate_case(const CaseRun& run, int64_t R, int64_t G, int64_t K,
+                     const GateOptions& options) {
+  const double bound = options.form == ops::DecayForm::kBounded ? -5 : 0;
+  const Fill A_log_fill = uniform(options.A_log_low, options.A_log_high);
+  {
+    OpTrial trial = run.trial("delta_gate_forward");
+    const Argument& a =
+        trial.activation("a_RGK", {R, G, K}, normal(options.a_deviation), options.placement);
+    const Argument& b =
+        trial.activation("b_RG", {R, G}, normal(options.b_deviation), options.placement);
+    const Argument& A_log = trial.statistic("A_log_G", {G}, A_log_fill);
+    const Argument& dt_bias = trial.statistic("dt_bias_GK", {G, K}, uniform(-7, -2));
+    const Argument& g = trial.statistic_output("g_RGK", {R, G, K}, Quantity::kStatistic);
+    const Argument& beta = trial.statistic_output("beta_RG", {R, G}, Quantity::kStatistic);
+    trial.run([&](const Context& context, const Pick& pick) {
+      ops::delta_gate_forward(context, {pick(a), pick(b), pick(A_log), pick(dt_bias), pick(g),
+                                        pick(beta), options.form, bound, options.beta_scale});
+    });
+  }
+  OpTrial trial = run.trial("delta_gate_backward");
+  const Argument& dg = trial.statistic("dg_RGK", {R, G, K});
+  const Argument& dbeta = trial.statistic("dbeta_RG", {R, G});
+  const Argument& a =
+      trial.activation("a_RGK", {R, G, K}, normal(options.a_deviation), options.placement);
+  const Argument& b =
+      trial.activation("b_RG", {R, G}, normal(options.b_deviation), options.placement);
+  const Argument& A_log = trial.statistic("A_log_G", {G}, A_log_fill);
+  const Argument& dt_bias = trial.statistic("dt_bias_GK", {G, K}, uniform(-7, -2));
+  const Argument& da =
+      trial.activation_output("da_RGK", {R, G, K}, Quantity::kNorm, options.placement);
+  const Argument& db = trial.activation_output("db_RG", {R, G}, Quantity::kNorm, options.placement);
+  const Argument& dA_log = trial.accumulated("dA_log_G", {G});
+  const Argument& ddt_bias = trial.accumulated("ddt_bias_GK", {G, K});
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::delta_gate_backward(
+        context, {pick(dg), pick(dbeta), pick(a), pick(b), pick(A_log), pick(dt_bias), pick(da),
+                  pick(db), pick(dA_log), pick(ddt_bias), options.form, bound, options.beta_scale});
+  });
+}
+
+void add_delta_gate(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t G, int64_t K, const std::string& what,
+                            const GateOptions& options) {
+    cases.push_back(
+        {"delta_gate",
+         "R=" + std::to_string(R) + " G=" + std::to_string(G) + " K=" + std::to_string(K) + what,
+         set, [=](const CaseRun& run) { delta_gate_case(run, R, G, K, options); }});
+  };
+  using P = Placement;
+  for (const auto form : {ops::DecayForm::kSoftplus, ops::DecayForm::kBounded}) {
+    const bool softplus = form == ops::DecayForm::kSoftplus;
+    const std::string kind = softplus ? ", softplus" : ", bounded";
+    add(CaseSet::kSmall, 63, 8, 1, kind, {form, P::kStridedRows, 1, 1, 0, 2.77, 1});
+    add(CaseSet::kSmall, 63, 2, 32, kind + ", beta up to 2", {form, P::kOddRows, 1, 1, 0, 2.77, 2});
+    add(CaseSet::kSmall, 63, 2, 33, kind + ", strong",
+        {form, P::kContiguous, softplus ? 8.0 : 1.0, 8, 2.77, 2.78, 1});
+    add(CaseSet::kSmall, 63, 3, 1, kind + ", saturated",
+        {form, P::kContiguous, 60, 60, -2, 2.77, 1});
+    add(CaseSet::kFull, 1000, 8, 64, kind, {form, P::kContiguous, 1, 1, 0, 2.77, 1});
+    add(CaseSet::kFull, 1, 1, 128, kind, {form, P::kContiguous, 1, 1, 0, 2.77, 1});
+  }
+}
+
+}  // namespace
+
+void add_mixer_cases(std::vector<OpCase>& cases) {
+  add_short_conv(cases);
+  add_l2_norm(cases);
+  add_delta_gate(cases);
+}
+
+}  // namespace deltatrain::verify

@@ -1,0 +1,224 @@
+// Cases of the optimizer's pass and of the element-wise ops.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/check.h"
+#include "ops/adamw.h"
+#include "ops/elementwise.h"
+#include "verify/op_case_list.h"
+
+namespace deltatrain::verify {
+
+namespace {
+
+// StepScalars as an argument of f64 numbers; `skipped`, an integer, is the last of them bit for
+// bit.
+static_assert(sizeof(ops::StepScalars) == 7 * sizeof(double));
+
+std::vector<double> as_numbers(const ops::StepScalars& scalars) {
+  std::vector<double> numbers(7);
+  std::memcpy(numbers.data(), &scalars, sizeof scalars);
+  return numbers;
+}
+
+std::vector<double> as_bytes(const ops::StepScalars& scalars) {
+  const auto* bytes = reinterpret_cast<const unsigned char*>(&scalars);
+  return {bytes, bytes + sizeof scalars};
+}
+
+ops::StepScalars* scalars_at(const Tensor& tensor) {
+  return static_cast<ops::StepScalars*>(tensor.raw());
+}
+
+void sum_of_squares_case(const CaseRun& run, int64_t X) {
+  OpTrial trial = run.trial("sum_of_squares");
+  const double deviation = 1 / std::sqrt(static_cast<double>(X));
+  const Argument& gradient = trial.statistic("gradient_X", {X}, normal(deviation));
+  const Argument& scalars =
+      trial.argument("scalars", Role::kInOut, DType::kF64, {7}, Quantity::kUpdate,
+                     as_numbers({0.5, 0.25, 1, 0.125, 3, 1, 0}));
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::sum_of_squares(context, {pick(gradient), scalars_at(pick(scalars))});
+  });
+}
+
+void finish_case(const CaseRun& run, double sum_of_squares, double clip_grad) {
+  OpTrial trial = run.trial("finish_gradient_norm");
+  ops::StepScalars start;
+  start.sum_of_squares = sum_of_squares;
+  start.clip_grad = clip_grad;
+  start.skipped = 41;
+  // Square root and division are correctly rounded everywhere, so all bytes are known, except those
+  // of a NaN.
+  const Argument& scalars = std::isnan(sum_of_squares)
+                                ? trial.argument("scalars", Role::kInOut, DType::kF64, {7},
+                                                 Quantity::kExact, as_numbers(start))
+                                : trial.argument("scalars", Role::kInOut, DType::kU8,
+                                                 {sizeof start}, Quantity::kExact, as_bytes(start));
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::finish_gradient_norm(context, {scalars_at(pick(scalars))});
+  });
+}
+
+struct AdamWOptions {
+  double step = 1;
+  double clip_factor = 1;
+  double weight_decay = 0.1;
+  bool compute_copy = false;
+  bool finite = true;
+};
+
+void adamw_case(const CaseRun& run, int64_t X, const AdamWOptions& options) {
+  OpTrial trial = run.trial("adamw");
+  ops::StepScalars step;
+  step.gradient_norm = options.finite ? 1 : std::numeric_limits<double>::infinity();
+  step.clip_factor = options.clip_factor;
+  step.learning_rate = 3e-3;
+  step.step = options.step;
+  Argument& parameter = trial.statistic("parameter_X", {X});
+  trial.changed(parameter, Quantity::kUpdate);
+  const Argument& gradient = trial.statistic("gradient_X", {X}, normal(0.1));
+  const Argument& m = trial.changed(trial.statistic("m_X", {X}, normal(options.step > 1 ? 0.1 : 0)),
+                                    Quantity::kUpdate);
+  const Argument& v = trial.changed(
+      trial.statistic("v_X", {X}, uniform(0, options.step > 1 ? 0.02 : 0)), Quantity::kUpdate);
+  const int64_t blocks = divide_up(X, ops::kDecayBlock);
+  std::vector<double> decays(static_cast<size_t>(blocks));
+  for (size_t i = 0; i < decays.size(); ++i) decays[i] = i % 3 == 1 ? 0 : 1;
+  const Argument& decays_X =
+      trial.argument("decays_X", Role::kIn, DType::kU8, {blocks}, Quantity::kExact, decays);
+  const Argument& scalars =
+      trial.argument("scalars", Role::kIn, DType::kF64, {7}, Quantity::kExact, as_numbers(step));
+  const Argument* compute = nullptr;
+  if (options.compute_copy) {
+    const std::vector<double> start(static_cast<size_t>(X), 7);
+    compute =
+        &trial.literal("compute_X", Role::kInOut, DType::kBF16, {X}, Quantity::kRounded, start);
+  }
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::AdamW args;
+    args.parameter_X = pick(parameter);
+    args.compute_X = pick(compute);
+    args.gradient_X = pick(gradient);
+    args.m_X = pick(m);
+    args.v_X = pick(v);
+    args.decays_X = pick(decays_X);
+    args.scalars = scalars_at(pick(scalars));
+    args.weight_decay = options.weight_decay;
+    ops::adamw(context, args);
+  });
+}
+
+void add_adamw(std::vector<OpCase>& cases) {
+  for (const int64_t X : {1, 63, 1000, 100003}) {
+    cases.push_back({"adamw", "norm of " + std::to_string(X),
+                     X < 10000 ? CaseSet::kSmall : CaseSet::kFull,
+                     [X](const CaseRun& run) { sum_of_squares_case(run, X); }});
+  }
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const auto& [name, sum, clip] :
+       std::initializer_list<std::tuple<const char*, double, double>>{
+           {"clip a large norm", 17, 1},
+           {"clip a small norm", 0.01, 1},
+           {"no clipping", 17, 0},
+           {"zero gradient", 0, 1},
+           {"infinite gradient", infinity, 1},
+           {"NaN gradient", std::numeric_limits<double>::quiet_NaN(), 0}}) {
+    cases.push_back({"adamw", name, CaseSet::kSmall, [sum = sum, clip = clip](const CaseRun& run) {
+                       finish_case(run, sum, clip);
+                     }});
+  }
+  const auto add = [&cases](CaseSet set, int64_t X, const char* what, const AdamWOptions& options) {
+    cases.push_back({"adamw", "X=" + std::to_string(X) + what, set,
+                     [=](const CaseRun& run) { adamw_case(run, X, options); }});
+  };
+  add(CaseSet::kSmall, 1000, ", first step", {1, 1, 0.1, false, true});
+  add(CaseSet::kSmall, 1000, ", later step, clipped", {1000, 0.03, 0.1, false, true});
+  add(CaseSet::kSmall, 1000, ", bf16 copy", {10, 1, 0.1, true, true});
+  add(CaseSet::kSmall, 1000, ", not finite", {10, 1, 0.1, false, false});
+  add(CaseSet::kSmall, 1, ", no decay", {2, 1, 0, false, true});
+  add(CaseSet::kFull, 100003, ", bf16 copy", {5000, 0.5, 0.1, true, true});
+}
+
+// --- elementwise
+// ----------------------------------------------------------------------------------------------------
+
+void add_case(const CaseRun& run, int64_t R, int64_t D, Placement placement, bool in_place) {
+  OpTrial trial = run.trial("add");
+  Argument& a = trial.activation("a_RD", {R, D}, normal(), placement);
+  const Argument& b = trial.activation("b_RD", {R, D});
+  const Argument& y =
+      in_place ? trial.changed(a, Quantity::kElementwise)
+               : trial.activation_output("y_RD", {R, D}, Quantity::kElementwise, placement);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::add(context, {pick(a), pick(b), pick(y)});
+  });
+}
+
+void convert_case(const CaseRun& run, int64_t X, DType from, DType to) {
+  OpTrial trial = run.trial("convert");
+  std::vector<double> values(static_cast<size_t>(X));
+  const RandomStream stream(3, "convert");
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = std::exp(6 * stream.normal(i)) * (i % 2 == 0 ? 1 : -1);
+  if (X > 8) {  // ties to even, the ends of the range, and what is no number
+    const double special[] = {1.00390625,
+                              1.01171875,
+                              -0.0,
+                              3.0e38,
+                              1e-40,
+                              std::numeric_limits<double>::infinity(),
+                              std::numeric_limits<double>::quiet_NaN()};
+    std::copy(std::begin(special), std::end(special), values.begin());
+  }
+  const Argument& x = trial.literal("x", Role::kIn, from, {X}, Quantity::kExact, values);
+  const std::vector<double> unused(values.size());
+  const Argument& y = trial.literal("y", Role::kOut, to, {X}, Quantity::kExact, unused);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::convert(context, {pick(x), pick(y)});
+  });
+}
+
+void sum_to_case(const CaseRun& run, int64_t R) {
+  OpTrial trial = run.trial("sum_to");
+  const Argument& x = trial.statistic("x_R", {R});
+  const Argument& result =
+      trial.argument("result", Role::kInOut, DType::kF64, {1}, Quantity::kUpdate, {12.5});
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::sum_to(context, {pick(x), pick(result).data<double>()});
+  });
+}
+
+}  // namespace
+
+void add_update_cases(std::vector<OpCase>& cases) {
+  add_adamw(cases);
+  for (const bool in_place : {false, true}) {
+    const std::string what = in_place ? ", in place" : "";
+    cases.push_back(
+        {"elementwise", "add R=63 D=64" + what, CaseSet::kSmall,
+         [=](const CaseRun& run) { add_case(run, 63, 64, Placement::kStridedRows, in_place); }});
+    cases.push_back(
+        {"elementwise", "add R=17 D=33" + what, CaseSet::kSmall,
+         [=](const CaseRun& run) { add_case(run, 17, 33, Placement::kOddRows, in_place); }});
+  }
+  cases.push_back({"elementwise", "add R=1000 D=1024", CaseSet::kFull, [](const CaseRun& run) {
+                     add_case(run, 1000, 1024, Placement::kContiguous, false);
+                   }});
+  for (const DType from : {DType::kF32, DType::kBF16}) {
+    for (const DType to : {DType::kF32, DType::kBF16}) {
+      const std::string name =
+          "convert " + std::string(dtype_name(from)) + " to " + std::string(dtype_name(to));
+      cases.push_back({"elementwise", name, CaseSet::kSmall,
+                       [=](const CaseRun& run) { convert_case(run, 1001, from, to); }});
+    }
+  }
+  for (const int64_t R : {1, 63, 1000, 100003}) {
+    cases.push_back({"elementwise", "sum_to R=" + std::to_string(R),
+                     R < 10000 ? CaseSet::kSmall : CaseSet::kFull,
+                     [=](const CaseRun& run) { sum_to_case(run, R); }});
+  }
+}
+
+}  // namespace deltatrain::verify
