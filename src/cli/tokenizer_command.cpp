@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "cli/commands.h"
+#include "prepare/records.h"
+#include "text/bpe_trainer.h"
 #include "text/tokenizer.h"
 #include "text/tokenizer_summary.h"
 #include "text/utf8.h"
@@ -163,16 +165,161 @@ void inspect(const Options& options) {
   for (const int32_t id : ids) std::printf("%8d  %s\n", id, visible(tokenizer.token_bytes(id)).c_str());
 }
 
+struct TrainOptions {
+  std::vector<std::string> inputs;
+  std::string format = "auto";
+  std::string text_column = "text";
+  std::string on_invalid = "error";
+  std::string out;
+  int64_t vocab_size = 8192;
+  int64_t min_frequency = 0;
+  std::string pattern = "llama3";
+  std::string bos = "<|begin_of_text|>";
+  std::string eos = "<|end_of_text|>";
+  std::vector<std::string> special;
+  bool no_bos = false;
+};
+
+// Feeds every document to the trainer.
+class TrainerSink : public prepare::DocumentSink {
+ public:
+  explicit TrainerSink(text::BpeTrainer& trainer) : trainer_(trainer) {}
+  void document(std::string_view content) override {
+    trainer_.feed(content);
+    ++num_documents;
+    num_bytes += static_cast<int64_t>(content.size());
+  }
+  void skipped(const char*) override { ++num_skipped; }
+  void replaced(const char*, int64_t count) override { num_replaced += count; }
+
+  int64_t num_documents = 0, num_bytes = 0, num_skipped = 0, num_replaced = 0;
+
+ private:
+  text::BpeTrainer& trainer_;
+};
+
+text::WordPattern word_pattern(const std::string& name) {
+  if (name == "gpt2") return text::WordPattern::kGpt2;
+  return name == "qwen2" ? text::WordPattern::kQwen2 : text::WordPattern::kLlama3;
+}
+
+void check_output_folder(const std::string& folder) {
+  std::error_code ignored;
+  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
+    throw ConfigError("--out: expected a new or empty folder, got " + folder);
+  }
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw FileError(folder + ": cannot be created: " + error.message(), ExitCode::kEnvironment);
+}
+
+void train(const TrainOptions& options, Reporter& reporter) {
+  text::BpeTrainerOptions trainer_options;
+  trainer_options.vocab_size = options.vocab_size;
+  trainer_options.min_frequency = options.min_frequency;
+  trainer_options.pattern = word_pattern(options.pattern);
+  for (const std::string& token : {options.bos, options.eos}) trainer_options.special_tokens.push_back(token);
+  for (const std::string& token : options.special) trainer_options.special_tokens.push_back(token);
+  auto sorted = trainer_options.special_tokens;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() || sorted.front().empty()) {
+    throw ConfigError("--bos, --eos, --special: expected tokens that differ and are not empty");
+  }
+  check_output_folder(options.out);
+
+  prepare::RecordOptions records;
+  records.text_column = options.text_column;
+  if (options.on_invalid == "replace") records.on_invalid_utf8 = prepare::OnInvalidUtf8::kReplace;
+  if (options.on_invalid == "skip") records.on_invalid_utf8 = prepare::OnInvalidUtf8::kSkip;
+  const prepare::InputFiles inputs = prepare::find_input_files(options.inputs, options.format);
+  int64_t total_bytes = 0;
+  for (const prepare::InputFile& file : inputs.files) total_bytes += file.bytes;
+  text::BpeTrainer trainer(trainer_options);
+  TrainerSink sink(trainer);
+  prepare::RecordParser parser(records);
+  int64_t done_bytes = 0;
+  for (const prepare::InputFile& file : inputs.files) {
+    const auto reader = prepare::open_block_reader({&file, 0, file.bytes}, records, int64_t{1} << 22);
+    prepare::Block block;
+    while (reader->next(block)) {
+      parser.parse(block, sink);
+      done_bytes += block.file_bytes;
+      reporter.progress("tokenizer train: words", done_bytes, total_bytes, "bytes", "");
+    }
+  }
+  if (sink.num_documents == 0) throw ConfigError("--input: expected at least one document with text");
+  reporter.message("tokenizer", std::to_string(sink.num_documents) + " documents, " + std::to_string(sink.num_bytes) +
+                                    " bytes, " + std::to_string(trainer.num_words()) + " words, " +
+                                    std::to_string(trainer.num_distinct_words()) + " different");
+  if (sink.num_skipped > 0) reporter.warning("tokenizer", std::to_string(sink.num_skipped) + " documents skipped");
+  if (sink.num_replaced > 0) {
+    reporter.warning("tokenizer", std::to_string(sink.num_replaced) + " ill-formed places replaced by U+FFFD");
+  }
+  if (trainer.num_long_words() > 0) {
+    reporter.warning("tokenizer", std::to_string(trainer.num_long_words()) + " words of more than " +
+                                      std::to_string(text::BpeTrainer::kMaxWordBytes) + " bytes left out");
+  }
+
+  text::WrittenTokenizer written;
+  written.vocabulary = trainer.train(reporter);
+  written.pattern = trainer_options.pattern;
+  written.num_special_tokens = static_cast<int64_t>(trainer_options.special_tokens.size());
+  written.bos = options.bos;
+  written.eos = options.eos;
+  written.bos_in_front = !options.no_bos;
+  const auto num_tokens = static_cast<int64_t>(written.vocabulary.tokens.size());
+  if (num_tokens < options.vocab_size) {
+    reporter.warning("tokenizer", "the text has pairs for " + std::to_string(num_tokens) + " tokens only, not " +
+                                      std::to_string(options.vocab_size));
+  }
+  text::write_tokenizer(options.out, written);
+  std::printf("%s: %lld tokens, %lld merges\n", options.out.c_str(), static_cast<long long>(num_tokens),
+              static_cast<long long>(written.vocabulary.merges.size()));
+}
+
+void add_train_options(CLI::App& command, TrainOptions& options) {
+  command.add_option("--input", options.inputs, "text: files, folders or globs of .txt and .jsonl, also .gz and .zst")
+      ->required();
+  command.add_option("--out", options.out, "new folder for tokenizer.json and tokenizer_config.json")->required();
+  command.add_option("--vocab-size", options.vocab_size, "tokens in all, special ones and the 256 bytes included")
+      ->check(CLI::Range(int64_t{257}, int64_t{1} << 24))
+      ->capture_default_str();
+  command.add_option("--pattern", options.pattern, "how text is cut into words: llama3, gpt2 or qwen2")
+      ->check(CLI::IsMember({"llama3", "gpt2", "qwen2"}))
+      ->capture_default_str();
+  command.add_option("--bos", options.bos, "token at the start of a text, id 0")->capture_default_str();
+  command.add_option("--eos", options.eos, "token at the end of a document, id 1")->capture_default_str();
+  command.add_flag("--no-bos", options.no_bos, "texts get no BOS in front when they are encoded");
+  command.add_option("--special", options.special, "further special tokens, ids from 2 on");
+  command.add_option("--min-frequency", options.min_frequency, "pairs seen less often make no token")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command.add_option("--format", options.format, "of the input: auto (by extension), txt or jsonl")
+      ->check(CLI::IsMember({"auto", "txt", "jsonl"}))
+      ->capture_default_str();
+  command.add_option("--text-column", options.text_column, "key of the text in a .jsonl line")->capture_default_str();
+  command.add_option("--on-invalid", options.on_invalid,
+                     "documents that are not UTF-8: error, replace (by U+FFFD) or skip")
+      ->check(CLI::IsMember({"error", "replace", "skip"}))
+      ->capture_default_str();
+  command.footer("Example: deltatrain tokenizer train --input docs/*.txt --vocab-size 8192 --out tok");
+}
+
 void add_tokenizer_option(CLI::App& command, Options& options) {
   command.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json, or the file itself")->required();
 }
 
 }  // namespace
 
-void add_tokenizer_command(CLI::App& app, Environment&) {
+void add_tokenizer_command(CLI::App& app, Environment& environment) {
   auto options = std::make_shared<Options>();  // shared by the callbacks below
+  auto train_options = std::make_shared<TrainOptions>();
   CLI::App* group = app.add_subcommand("tokenizer", "Train, apply and examine tokenizers.");
   group->require_subcommand(1);
+
+  CLI::App* train_command = group->add_subcommand("train", "Learn a byte-level BPE vocabulary from text.");
+  add_train_options(*train_command, *train_options);
+  train_command->callback([train_options, &environment] { train(*train_options, environment.reporter); });
 
   CLI::App* encode_command = group->add_subcommand("encode", "Text to token ids.");
   add_tokenizer_option(*encode_command, *options);

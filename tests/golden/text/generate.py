@@ -4,7 +4,8 @@
     pip install tokenizers==0.23.3; python tests/golden/text/generate.py
 
 Each NAME.json holds {"tokenizer": a tokenizer.json, "cases": [{"text", "ids", "ids_plain", "decoded",
-"decoded_skip"}]}. The training text below is written for this purpose; nothing is taken from elsewhere.
+"decoded_skip"}]}. training.txt is the text that the vocabularies were trained on, line by line; it is
+written for this purpose, nothing is taken from elsewhere.
 """
 import json
 import os
@@ -119,6 +120,8 @@ def variants():
 
 
 def main():
+    with open(os.path.join(HERE, "training.txt"), "w") as file:
+        file.write(TEXT + "\n")
     for name, tokenizer in variants():
         cases = []
         for text in CASES:
