@@ -212,19 +212,21 @@ class MemoryPlanner {
   Context context_;
 };
 
-std::string gib(int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / kGiB);
+std::string size_text(int64_t bytes) {
+  const auto size = static_cast<double>(bytes);
+  return bytes < kGiB ? fmt::format("{:.2f} MiB", size / (1 << 20))
+                      : fmt::format("{:.2f} GiB", size / kGiB);
 }
 
 Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const PlanDevice& device) {
-  Rows rows = {{"memory", gib(memory.total())},
-               {"  parameters", gib(memory.parameters)},
-               {"  gradients", gib(memory.gradients)},
-               {"  optimizer state", gib(memory.optimizer)},
-               {"  saved activations", gib(memory.saved_activations)},
-               {"  scratch", gib(memory.scratch)},
-               {"  batch", gib(memory.batch)}};
-  std::string verdict = gib(device.memory_bytes) + " (" + device.name + "): ";
+  Rows rows = {{"memory", size_text(memory.total())},
+               {"  parameters", size_text(memory.parameters)},
+               {"  gradients", size_text(memory.gradients)},
+               {"  optimizer state", size_text(memory.optimizer)},
+               {"  saved activations", size_text(memory.saved_activations)},
+               {"  scratch", size_text(memory.scratch)},
+               {"  batch", size_text(memory.batch)}};
+  std::string verdict = size_text(device.memory_bytes) + " (" + device.name + "): ";
   if (memory.total() <= device.memory_bytes) {
     verdict += "fits";
   } else if (const int64_t size = planner.find_fitting(); size > 0) {

@@ -86,6 +86,12 @@ TEST(RecipeCommandTest, PlanCountsBeforeAnythingRuns) {
       result.out,
       HasSubstr("tokens per step       2,097,152, in 16 micro-batches of 64 x 2048 on one rank\n"));
   EXPECT_THAT(result.out, HasSubstr("tokens                9.999 G\n"));
+  // Masters, gradients and two moments in f32: 4, 4 and 8 bytes a parameter.
+  result = run_program("recipe plan recipes/smoke/gdn.yaml --device cpu");
+  EXPECT_THAT(result.out, HasSubstr("  parameters          5.53 MiB\n"));
+  EXPECT_THAT(result.out, HasSubstr("  gradients           5.53 MiB\n"));
+  EXPECT_THAT(result.out, HasSubstr("  optimizer state     11.0"));
+  EXPECT_THAT(result.out, HasSubstr("(cpu): fits\n"));
   result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device 24GiB --json");
   EXPECT_THAT(result.out, HasSubstr("\"device_memory_bytes\": 25769803776"));
   result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device gpu");
