@@ -280,9 +280,18 @@ void add_delta_rule_cases(std::vector<OpCase>& cases) {
     c.offsets = packed;
     add.both(small ? CaseSet::kSmall : CaseSet::kFull, c, ", strided v");
   }
+  // Sizes that no recipe has: right, or refused with the sizes there are.
+  for (const bool per_channel : {false, true}) {
+    for (const auto& [K, V] :
+         {std::pair<int64_t, int64_t>{32, 32}, {48, 96}, {96, 96}, {192, 128}, {256, 256}}) {
+      DeltaCase c = heads(per_channel, 1, 1, K, V);
+      c.offsets = {0, 70};
+      add.both(CaseSet::kFull, c);
+    }
+  }
   for (const bool per_channel : {false, true}) {
     const DeltaCase base = per_channel ? heads(true, 1, 2, 32, 64) : heads(false, 1, 2, 64, 64);
-    for (const int32_t T : {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 513}) {
+    for (const int32_t T : {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 513, 2049}) {
       DeltaCase c = base;
       c.offsets = {0, T};
       const bool small = T == 1 || T == 17 || T == 63 || T == 64 || T == 65;

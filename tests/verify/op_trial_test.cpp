@@ -26,15 +26,25 @@ void add_rightly(const Context&, const ops::Add& a) {
   }
 }
 
+void add_in_bf16(const Context&, const ops::Add& a) {
+  const View<const BFloat16> x(a.a_RD), y(a.b_RD);
+  const View<BFloat16> out(a.y_RD);
+  for (int64_t r = 0; r < out.size(0); ++r) {
+    for (int64_t d = 0; d < out.size(1); ++d) {
+      out(r, d) = BFloat16(static_cast<float>(x(r, d)) + static_cast<float>(y(r, d)));
+    }
+  }
+}
+
 class OpTrialTest : public testing::Test {
  protected:
   // What the comparison says about `add`; "" where it is content.
   std::string verdict(void (*add)(const Context&, const ops::Add&),
-                      Placement placement = Placement::kStridedRows) {
+                      Placement placement = Placement::kStridedRows, DType dtype = DType::kF32) {
     ops::OpTable table = reference_->table();
     table.backend = "faulty";
     table.elementwise.add = add;
-    const Context tested{&reference_->device(), &table, &arena_, DType::kF32};
+    const Context tested{&reference_->device(), &table, &arena_, dtype};
     std::vector<OpCaseResult> results;
     OpTrial trial(tested, reference_->context(arena_, DType::kF64), "add", "case", results);
     const Argument& a = trial.activation("a_RD", {50, 40}, normal(), placement);
@@ -62,6 +72,10 @@ TEST_F(OpTrialTest, AcceptsARightOp) {
        {Placement::kContiguous, Placement::kStridedRows, Placement::kOddRows}) {
     EXPECT_EQ(verdict(add_rightly, placement), "");
   }
+}
+
+TEST_F(OpTrialTest, GivesTheReferenceTheRoundedInputs) {
+  EXPECT_EQ(verdict(add_in_bf16, Placement::kOddRows, DType::kBF16), "");
 }
 
 TEST_F(OpTrialTest, FindsAnOutputThatIsNotWritten) {
