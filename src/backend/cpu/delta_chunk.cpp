@@ -446,10 +446,14 @@ void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* 
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t first = block * kBlock;
     const int64_t columns = first + kBlock;
-    small_gemm(Store::kSet, kBlock, columns, V, by_rows(t.d_out + first * Vp, Vp), t.values_t, C,
-               t.d_scores + first * C, C);
-    small_gemm(Store::kSet, kBlock, columns, V, by_rows(t.d_rest + first * Vp, Vp), t.values_t, C,
-               t.d_lower + first * C, C);
+    // In sums of 16 terms: the gradient of the gates is what remains of these after they cancel.
+    for (int64_t v = 0; v < Vp; v += kLanes) {
+      const Store store = v == 0 ? Store::kSet : Store::kAdd;
+      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_out + first * Vp + v, Vp), t.values_t + v * C, C,
+                 t.d_scores + first * C, C);
+      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_rest + first * Vp + v, Vp), t.values_t + v * C, C,
+                 t.d_lower + first * C, C);
+    }
     for (int64_t i = first; i < first + kBlock; ++i) {
       float* d_scores = t.d_scores + i * C;
       float* d_lower = t.d_lower + i * C;

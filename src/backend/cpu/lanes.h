@@ -14,4 +14,14 @@ inline Lanes load(const float* p) { return *reinterpret_cast<const UnalignedLane
 inline void store(float* p, Lanes x) { *reinterpret_cast<UnalignedLanes*>(p) = x; }
 inline Lanes broadcast(float x) { return Lanes{} + x; }
 
+// The sum of all lanes, in halves.
+inline float sum_of(Lanes x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  return lanes[0];
+}
+
 }  // namespace deltatrain::backend::cpu

@@ -1,22 +1,25 @@
 // Products go to oneDNN's sgemm in tiles of the output, one thread per tile: each element is then one sum
-// over k in an order that depends on neither the number of threads nor the other rows (sgemm takes other
-// kernels below 16 rows, so no tile is smaller unless the whole product is). A handful of rows, as in
-// decoding, is bound by reading the weights: those are dot products of our own.
+// over k in an order that does not depend on the number of threads. Nor, as a rule, on the other rows.
+// A handful of rows, as in decoding, is bound by reading the weights: those are dot products of our own.
 #include <dnnl.h>
 
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 
 namespace deltatrain::backend::cpu {
 
 namespace {
 
-constexpr int64_t kDotRows = 4;       // up to this many rows are dot products
-constexpr int64_t kKernelRows = 16;   // from here on a row's result does not depend on the number of rows
-constexpr int64_t kTileRows = 512;
+constexpr int64_t kDotRows = 4;     // up to this many rows are dot products
+constexpr int64_t kKernelRows = 16;  // fewer rows are padded: sgemm has kernels of its own for them
+constexpr int64_t kUnit = 16;
+constexpr int64_t kTileRows = 512;  // the fastest tiles, with columns, of those tried
 constexpr int64_t kTileColumns = 1024;
+constexpr int64_t kWantedTiles = 8;  // for a few cores; not their number, which must not change a sum
+constexpr int64_t kLeastTile = 64;   // smaller ones are not cut
 constexpr int64_t kSmallProduct = int64_t{1} << 18;  // multiply-adds that one thread does faster than two
 
 struct Operand {
@@ -25,38 +28,70 @@ struct Operand {
   bool transposed;
 };
 
-int64_t smaller_tile(int64_t tile, int64_t least) { return std::max(least, round_up(tile / 2, kKernelRows)); }
+// An axis cut into `count` tiles of nearly the same size, a multiple of kUnit.
+struct Tiling {
+  int64_t size;
+  int64_t count;
+
+  int64_t tile() const { return round_up(divide_up(size, count), kUnit); }
+  int64_t begin(int64_t i) const { return std::min(size, i * tile()); }
+  int64_t length(int64_t i) const { return begin(i + 1) - begin(i); }
+};
 
 // C[M, N] = op(A)[M, K] op(B)[K, N] + keep C. Here M, N, K name the sizes of a product.
 void product(int64_t M, int64_t N, int64_t K, Operand a, Operand b, float keep, float* c, int64_t c_stride) {
   if (M == 0 || N == 0) return;
-  int64_t tile_rows = std::min(kTileRows, M);
-  int64_t tile_columns = std::min(kTileColumns, N);
-  // Fewer than kKernelRows rows left below the last whole tile belong to it.
-  const auto num_row_tiles = [&] { return std::max<int64_t>(1, (M + tile_rows - kKernelRows) / tile_rows); };
-  const auto num_tiles = [&] { return num_row_tiles() * divide_up(N, tile_columns); };
-  const int64_t wanted = M * N * K <= kSmallProduct ? 1 : 4 * max_threads();
-  while (num_tiles() < wanted && (tile_rows > 64 || tile_columns > 64)) {
-    if (tile_columns > tile_rows) {
-      tile_columns = smaller_tile(tile_columns, 64);
-    } else {
-      tile_rows = smaller_tile(tile_rows, 64);
-    }
+  Tiling rows = {M, divide_up(M, kTileRows)};
+  Tiling columns = {N, divide_up(N, kTileColumns)};
+  while (rows.count * columns.count < kWantedTiles && M * N * K > kSmallProduct) {
+    Tiling& larger = columns.tile() > rows.tile() ? columns : rows;
+    if (larger.tile() <= kLeastTile) break;
+    larger.count *= 2;
   }
-  const int64_t row_tiles = num_row_tiles();
-  const int64_t column_tiles = divide_up(N, tile_columns);
-  parallel_for(row_tiles * column_tiles, [=](int64_t tile) {
-    const int64_t i = tile / column_tiles * tile_rows;
-    const int64_t j = tile % column_tiles * tile_columns;
-    const int64_t rows = tile / column_tiles == row_tiles - 1 ? M - i : tile_rows;
-    const int64_t columns = std::min(tile_columns, N - j);
-    dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', rows, columns, K, 1.0F,
+  const auto compute_tile = [=](int64_t tile) {
+    const int64_t i = rows.begin(tile / columns.count);
+    const int64_t j = columns.begin(tile % columns.count);
+    const int64_t num_rows = rows.length(tile / columns.count);
+    const int64_t num_columns = columns.length(tile % columns.count);
+    if (num_rows <= 0 || num_columns <= 0) return;
+    dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', num_rows, num_columns, K, 1.0F,
                a.data + (a.transposed ? i : i * a.stride), a.stride, b.data + (b.transposed ? j * b.stride : j),
                b.stride, keep, c + i * c_stride + j, c_stride);
-  });
+  };
+  if (rows.count * columns.count == 1) {
+    // Outside of a parallel region sgemm would split the sum over k among threads of its own.
+    const int threads = max_threads();
+    omp_set_num_threads(1);
+    compute_tile(0);
+    omp_set_num_threads(threads);
+  } else {
+    parallel_for(rows.count * columns.count, compute_tile);
+  }
 }
 
-// kRows rows of y at once, so that each weight is read once.
+// x_r . w for kRows rows at once, so that each weight is loaded once.
+template <int kRows>
+inline void dots(const float* w, const float* x, int64_t x_stride, int64_t D, float* sums) {
+  Lanes even[kRows] = {};
+  Lanes odd[kRows] = {};
+  int64_t d = 0;
+  for (; d + 2 * kLanes <= D; d += 2 * kLanes) {
+    const Lanes w_even = load(w + d);
+    const Lanes w_odd = load(w + d + kLanes);
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) {
+      even[r] += w_even * load(x + r * x_stride + d);
+      odd[r] += w_odd * load(x + r * x_stride + d + kLanes);
+    }
+  }
+  for (int r = 0; r < kRows; ++r) {
+    float sum = sum_of(even[r] + odd[r]);
+    for (int64_t i = d; i < D; ++i) sum += w[i] * x[r * x_stride + i];
+    sums[r] = sum;
+  }
+}
+
+// kRows rows of y at once.
 template <int kRows>
 void dot_rows(const ops::LinearForward& args, int64_t first_row) {
   constexpr int64_t kOutputs = 64;  // per task
@@ -72,15 +107,8 @@ void dot_rows(const ops::LinearForward& args, int64_t first_row) {
   const bool adds = args.y_mode == ops::GradMode::kAccumulate;
   const auto outputs = [=](int64_t task) {
     for (int64_t o = task * kOutputs; o < std::min(X, (task + 1) * kOutputs); ++o) {
-      const float* w = weight + o * weight_stride;
-      float sums[kRows] = {};
-      for (int r = 0; r < kRows; ++r) {
-        const float* x_row = x + r * x_stride;
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t d = 0; d < D; ++d) sum += x_row[d] * w[d];
-        sums[r] = sum;
-      }
+      float sums[kRows];
+      dots<kRows>(weight + o * weight_stride, x, x_stride, D, sums);
       for (int r = 0; r < kRows; ++r) {
         float* to = y + r * y_stride + o;
         const float value = sums[r] + (bias == nullptr ? 0.0F : bias[o]);

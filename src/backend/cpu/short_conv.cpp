@@ -5,6 +5,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
+#include "backend/cpu/prefetch.h"
 #include "backend/cpu/sequence_rows.h"
 #include "backend/cpu/vector_math.h"
 
@@ -13,6 +14,7 @@ namespace deltatrain::backend::cpu {
 namespace {
 
 constexpr int64_t kMaxTaps = 8;
+constexpr int64_t kPrefetched = 64;  // channels of the next row that are asked for at a time
 constexpr int64_t kChannels = 128;  // backward works on this many channels at a time, to stay in the first cache
 
 struct ConvInput {
@@ -62,12 +64,17 @@ void forward(const ops::ShortConvForward& args, const ConvInput& input, const fl
       while (t >= args.sequences.end(s)) ++s;
       const std::array<const float*, W> in = inputs_of_row<W>(input, s, t);
       float* y_row = y + t * y_stride;
+      const float* next = input.x + (t + 1) * input.stride;
+      for (int64_t first = 0; first < X; first += kPrefetched) {
+        prefetch(next + first, kPrefetched);
+        const int64_t last = std::min(X, first + kPrefetched);
 #pragma omp simd
-      for (int64_t x = 0; x < X; ++x) {
-        float z = 0;
+        for (int64_t x = first; x < last; ++x) {
+          float z = 0;
 #pragma GCC unroll 8
-        for (int j = 0; j < W; ++j) z += weight_WX[j * X + x] * in[static_cast<size_t>(j)][x];
-        y_row[x] = silu_f32(z);
+          for (int j = 0; j < W; ++j) z += weight_WX[j * X + x] * in[static_cast<size_t>(j)][x];
+          y_row[x] = silu_f32(z);
+        }
       }
     }
   });

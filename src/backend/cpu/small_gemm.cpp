@@ -51,34 +51,31 @@ inline void multiply_columns(Store mode, int64_t M, int64_t K, Matrix a, const f
   for (; i < M; ++i) multiply_block<1, kVectors>(mode, K, at(i), b, b_stride, c + i * c_stride, c_stride);
 }
 
-// A 16 x 16 block: four rounds that swap ever larger squares between pairs of rows.
+// One round of a 16 x 16 transposition: swaps the kStep x kStep squares off the diagonal of every
+// 2 kStep x 2 kStep square.
+template <int kStep, int... kLane>
+inline void swap_squares(Lanes (&rows)[kLanes], std::integer_sequence<int, kLane...>) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kStep) != 0) continue;
+    const Lanes x = rows[i];
+    const Lanes y = rows[i + kStep];
+    rows[i] = __builtin_shufflevector(x, y, ((kLane & kStep) != 0 ? 16 + (kLane ^ kStep) : kLane)...);
+    rows[i + kStep] = __builtin_shufflevector(x, y, ((kLane & kStep) != 0 ? 16 + kLane : (kLane ^ kStep))...);
+  }
+}
+
 inline void transpose_block(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
-  typedef int Indices __attribute__((vector_size(64)));
-  Lanes rows[16];
+  constexpr auto kEveryLane = std::make_integer_sequence<int, kLanes>{};
+  Lanes rows[kLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) rows[i] = load(in + i * in_stride);
-  const auto round = [&]<int kStep>(std::integral_constant<int, kStep>) {
-    Indices low, high;
+  for (int i = 0; i < kLanes; ++i) rows[i] = load(in + i * in_stride);
+  swap_squares<1>(rows, kEveryLane);
+  swap_squares<2>(rows, kEveryLane);
+  swap_squares<4>(rows, kEveryLane);
+  swap_squares<8>(rows, kEveryLane);
 #pragma GCC unroll 16
-    for (int lane = 0; lane < 16; ++lane) {
-      low[lane] = (lane & kStep) != 0 ? 16 + (lane ^ kStep) : lane;
-      high[lane] = (lane & kStep) != 0 ? 16 + lane : (lane ^ kStep);
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) {
-      if ((i & kStep) != 0) continue;
-      const Lanes x = rows[i];
-      const Lanes y = rows[i + kStep];
-      rows[i] = __builtin_shuffle(x, y, low);
-      rows[i + kStep] = __builtin_shuffle(x, y, high);
-    }
-  };
-  round(std::integral_constant<int, 1>{});
-  round(std::integral_constant<int, 2>{});
-  round(std::integral_constant<int, 4>{});
-  round(std::integral_constant<int, 8>{});
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) store(out + i * out_stride, rows[i]);
+  for (int i = 0; i < kLanes; ++i) store(out + i * out_stride, rows[i]);
 }
 
 }  // namespace
