@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "ops/context.h"
+#include "ops/op_table.h"
 
 namespace deltatrain::ops {
 
@@ -71,7 +72,10 @@ template <class Args>
 void call_backend(std::string_view op, void (*function)(const Context&, const Args&),
                   const Context& context, const Args& args) {
   if (function == nullptr) throw_unsupported(context, op);
+  OpObserver* const observer = context.table->observer;
+  if (observer != nullptr) observer->begin(op);
   function(context, args);
+  if (observer != nullptr) observer->end(op);
 }
 
 }  // namespace deltatrain::ops

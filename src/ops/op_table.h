@@ -1,6 +1,8 @@
 // The functions of one backend. A slot a backend leaves empty becomes an UnsupportedError when it is called.
 #pragma once
 
+#include <string_view>
+
 #include "ops/adamw.h"
 #include "ops/causal_attention.h"
 #include "ops/cross_entropy.h"
@@ -19,8 +21,17 @@
 
 namespace deltatrain::ops {
 
+// Told of every call through a table that has one: for profiles.
+class OpObserver {
+ public:
+  virtual ~OpObserver() = default;
+  virtual void begin(std::string_view op) = 0;
+  virtual void end(std::string_view op) = 0;
+};
+
 struct OpTable {
-  const char* backend = "";  // for error messages
+  const char* backend = "";        // for error messages
+  OpObserver* observer = nullptr;  // set in a copy of a backend's table
   LinearKernels linear;
   EmbeddingKernels embedding;
   RmsNormKernels rms_norm;

@@ -1,0 +1,132 @@
+#include <fmt/format.h>
+#include <omp.h>
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "bench/cases.h"
+#include "bench/host_peak.h"
+#include "cli/commands.h"
+#include "cli/device_options.h"
+
+namespace deltatrain::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct Options {
+  int samples = 9;
+  bool json = false;
+  DeviceOptions device;
+};
+
+double milliseconds(double seconds) { return 1e3 * seconds; }
+
+Json train_case(const DeviceChoice& device, const bench::TrainStepCase& step, int samples,
+                double product_tflops) {
+  const bench::TrainStepResult result =
+      bench::time_train_step(device.context(), device.planning_context(), step, samples);
+  Json ops = Json::array();
+  for (const auto& [name, entry] : result.ops) {
+    ops.push_back({{"op", name},
+                   {"calls", entry.calls},
+                   {"ms", milliseconds(entry.seconds)},
+                   {"share", entry.seconds / result.profiled_seconds}});
+  }
+  return {{"case", step.name},
+          {"ms", milliseconds(result.median_seconds)},
+          {"spread", result.spread},
+          {"tokens_per_second", result.tokens_per_second},
+          {"model_tflops", result.model_tflops},
+          {"share_of_product_rate", result.model_tflops / product_tflops},
+          {"profiled_ms", milliseconds(result.profiled_seconds)},
+          {"ops", ops}};
+}
+
+void print(const Json& result) {
+  fmt::print("{}\n\n", result["device"].get<std::string>());
+  fmt::print("| limit | measured |\n|---|---|\n");
+  if (result.contains("fma_peak_tflops")) {
+    fmt::print(
+        "| multiply-add loop, f32 | {:.3f} TFLOP/s |\n| copy, read + written | {:.1f} GB/s |\n",
+        result["fma_peak_tflops"].get<double>(), result["copy_gb_per_s"].get<double>());
+  }
+  fmt::print("| product 2048 x 2048 x 2048 | {:.3f} TFLOP/s",
+             result["product_tflops"].get<double>());
+  if (result.contains("share_of_peak"))
+    fmt::print(" ({:.0f} % of the loop)", 100 * result["share_of_peak"].get<double>());
+  fmt::print(" |\n");
+  for (const Json& step : result["train"]) {
+    fmt::print(
+        "\nTraining step, {}: {:.1f} ms (spread {:.0f} %), {:.0f} tokens/s, {:.3f} model TFLOP/s, "
+        "{:.0f} % of the product rate\n\n",
+        step["case"].get<std::string>(), step["ms"].get<double>(),
+        100 * step["spread"].get<double>(), step["tokens_per_second"].get<double>(),
+        step["model_tflops"].get<double>(), 100 * step["share_of_product_rate"].get<double>());
+    fmt::print("| op | calls | ms | share of the step |\n|---|---|---|---|\n");
+    for (const Json& op : step["ops"]) {
+      fmt::print("| {} | {} | {:.2f} | {:.1f} % |\n", op["op"].get<std::string>(),
+                 op["calls"].get<int64_t>(), op["ms"].get<double>(),
+                 100 * op["share"].get<double>());
+    }
+  }
+  fmt::print("\n| decoding | tokens before | ms per token | state |\n|---|---|---|---|\n");
+  for (const Json& decode : result["decode"]) {
+    fmt::print("| {} | {} | {:.3f} | {:.2f} MiB |\n", decode["case"].get<std::string>(),
+               decode["length"].get<int64_t>(), decode["ms_per_token"].get<double>(),
+               decode["state_bytes"].get<double>() / (1 << 20));
+  }
+}
+
+void run(const Options& options) {
+  DeviceChoice device(options.device);
+  const bool on_cpu = device.context().device->kind() == DeviceKind::kCpu;
+  const int threads = omp_get_max_threads();
+  Json result{{"device", device.context().device->description()}};
+  if (on_cpu) {
+    result["fma_peak_tflops"] = bench::measure_fma_peak_tflops(threads);
+    result["copy_gb_per_s"] = bench::measure_copy_gb_per_s(threads);
+  }
+  const bench::MatmulResult product =
+      bench::time_matmul(device.context(), 2048, 2048, 2048, options.samples);
+  result["product_tflops"] = product.tflops;
+  if (on_cpu) result["share_of_peak"] = product.tflops / result["fma_peak_tflops"].get<double>();
+  result["train"] = Json::array();
+  result["decode"] = Json::array();
+  for (const bench::TrainStepCase& step : bench::reference_train_cases()) {
+    result["train"].push_back(train_case(device, step, options.samples, product.tflops));
+    for (const auto& decode : bench::time_decode(device.context(), device.planning_context(),
+                                                 step.model, {16, 1024, 8192})) {
+      result["decode"].push_back({{"case", step.name},
+                                  {"length", decode.length},
+                                  {"ms_per_token", milliseconds(decode.seconds_per_token)},
+                                  {"state_bytes", decode.state_bytes}});
+    }
+  }
+  if (options.json) {
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    print(result);
+  }
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, Environment&) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* command = app.add_subcommand(
+      "bench", "Time products, training steps and decoding against the device's measured limits");
+  command->add_option("--samples", options->samples, "Timed runs of each case; the median counts")
+      ->capture_default_str()
+      ->check(CLI::Range(3, 1000));
+  command->add_flag("--json", options->json, "The result as JSON");
+  options->device.add_to(*command);
+  command->footer("Example: deltatrain bench");
+  command->callback([options] { run(*options); });
+}
+
+}  // namespace deltatrain::cli
