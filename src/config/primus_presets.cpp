@@ -71,7 +71,7 @@ class Interpolation {
         sources_ += (sources_.empty() ? "default of " : ", default of ") + name;
       } else {
         throw ConfigError(error_text(place_, "", "the environment variable " + name + " to be set",
-                                     "\"" + text + "\""));
+                                     quoted_text(text)));
       }
       replaced_ = true;
       from = end + 1;
@@ -248,7 +248,7 @@ Experiment load_experiment(const fs::path& file, const fs::path& presets,
       make_value(require_text(trainer, "framework", file), file, Layer::kExperiment).node.text;
   if (framework != "megatron") {
     throw ConfigError(error_text(file.string(), "modules." + trainer.key + ".framework", "megatron",
-                                 "\"" + framework + "\""));
+                                 quoted_text(framework)));
   }
   const fs::path configs = (presets.empty() ? find_presets(file) : presets) / "primus" / "configs";
   const auto preset = [&](const char* kind, const char* key) {
@@ -275,7 +275,7 @@ Experiment load_experiment(const fs::path& file, const fs::path& presets,
   for (const std::string& text : overrides) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw ConfigError(error_text("--set", "", "KEY=VALUE", "\"" + text + "\""));
+      throw ConfigError(error_text("--set", "", "KEY=VALUE", quoted_text(text)));
     }
     const std::string key = text.substr(0, equals);
     experiment.settings[key] =

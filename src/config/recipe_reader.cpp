@@ -26,7 +26,7 @@ struct Given {
 
 // A value in an error message.
 std::string shown(const YamlNode& node) {
-  return node.is_plain() ? "\"" + node.text + "\"" : yaml_text(node);
+  return node.is_plain() ? quoted_text(node.text) : yaml_text(node);
 }
 
 bool is_section(const std::string& name) {
@@ -121,9 +121,10 @@ class Values {
   // "section.key=value"
   void add_override(const std::string& text) {
     const size_t equals = text.find('=');
-    if (equals == std::string::npos || text.substr(0, equals).find('.') == std::string::npos) {
+    if (equals == std::string::npos || text.substr(0, equals).find('.') == std::string::npos ||
+        text.substr(0, equals).find_first_of(" \t\r\n") != std::string::npos) {
       const std::string meant = find_meant_key(text.substr(0, equals));
-      throw ConfigError(error_text(kSetOrigin, "", "SECTION.KEY=VALUE", "\"" + text + "\"") +
+      throw ConfigError(error_text(kSetOrigin, "", "SECTION.KEY=VALUE", quoted_text(text)) +
                         (meant.find('.') == std::string::npos || meant == text
                              ? ""
                              : "; did you mean " + meant + "?"));

@@ -57,17 +57,17 @@ std::string expand_variables(const std::string& text) {
             std::string::npos;
     if (end == std::string::npos || !is_name) {
       throw ConfigError(error_text("", "", "${NAME} with the name of an environment variable",
-                                   "\"" + text + "\""));
+                                   quoted_text(text)));
     }
     const char* value = std::getenv(name.c_str());
     if (value == nullptr) {
-      throw ConfigError(error_text("", "", "the environment variable " + name + " to be set",
-                                   "\"" + text + "\""));
+      throw ConfigError(
+          error_text("", "", "the environment variable " + name + " to be set", quoted_text(text)));
     }
     // Otherwise the printed recipe would not be read back as it is.
     if (std::string_view(value).find("${") != std::string_view::npos) {
-      throw ConfigError(error_text("", "", "a value of " + name + " without ${",
-                                   "\"" + std::string(value) + "\""));
+      throw ConfigError(
+          error_text("", "", "a value of " + name + " without ${", quoted_text(value)));
     }
     expanded += value;
     from = end + 1;

@@ -130,6 +130,12 @@ class TreeBuilder final : public YAML::EventHandler {
 
   void take_key(Frame& frame, const YamlNode& node) const {
     if (!node.is_scalar()) refuse(node.line, "", "a name as key", "null");
+    constexpr size_t kLongestKey = 100;
+    const bool is_one_line = std::none_of(node.text.begin(), node.text.end(),
+                                          [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+    if (node.text.size() > kLongestKey || !is_one_line) {
+      refuse(node.line, "", "a name as key", quoted_text(node.text));
+    }
     const auto [before, is_first] = frame.lines.emplace(node.text, node.line);
     if (!is_first) {
       refuse(node.line, node.text, "each key once",
@@ -166,6 +172,33 @@ size_t character_bytes(std::string_view text, size_t at) {
   const bool is_overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
   const bool is_no_character = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
   return is_overlong || is_no_character ? 0 : bytes;
+}
+
+constexpr size_t kShownBytes = 60;  // of a value in a message
+
+// Cut to kShownBytes, not inside a character.
+std::string shortened(std::string text) {
+  if (text.size() <= kShownBytes) return text;
+  size_t end = kShownBytes - 3;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
+  return text.substr(0, end) + "...";
+}
+
+// The inside of a scalar in double quotes.
+std::string escaped(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      result += '\\';
+      result += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      result += fmt::format("\\x{:02x}", byte);
+    } else {
+      result += c;
+    }
+  }
+  return result;
 }
 
 std::string whole_text(const YamlNode& node, size_t limit) {
@@ -221,19 +254,20 @@ YamlNode parse_yaml(std::string_view text, const std::string& where, bool line_n
       rest.refuse(rest.take().line, "", "one document", "a second one (---)");
     return root;
   } catch (const YAML::Exception& error) {
-    builder.refuse(error.mark.line + 1, "not YAML: " + error.msg, "", "");
+    std::string reason = error.msg;
+    std::replace(reason.begin(), reason.end(), '\n', ' ');
+    builder.refuse(error.mark.line + 1, "not YAML: " + reason, "", "");
   }
 }
 
 std::string yaml_text(const YamlNode& node) {
-  constexpr size_t kShown = 60;
-  std::string text = whole_text(node, kShown);
+  std::string text = whole_text(node, kShownBytes);
   std::replace(text.begin(), text.end(), '\n', ' ');
-  if (text.size() <= kShown) return text;
-  size_t end = kShown - 3;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80)
-    --end;  // not inside a character
-  return text.substr(0, end) + "...";
+  return shortened(std::move(text));
+}
+
+std::string quoted_text(std::string_view text) {
+  return "\"" + escaped(shortened(std::string(text.substr(0, 2 * kShownBytes)))) + "\"";
 }
 
 bool looks_typed(std::string_view plain) {
@@ -260,19 +294,7 @@ std::string yaml_string(std::string_view text) {
       !looks_typed(text)) {
     return std::string(text);
   }
-  std::string quoted = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      quoted += '\\';
-      quoted += c;
-    } else if (byte < 0x20 || byte == 0x7f) {
-      quoted += fmt::format("\\x{:02x}", byte);
-    } else {
-      quoted += c;
-    }
-  }
-  return quoted + "\"";
+  return "\"" + escaped(text) + "\"";
 }
 
 }  // namespace deltatrain

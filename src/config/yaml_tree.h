@@ -44,6 +44,9 @@ std::string yaml_text(const YamlNode& node);
 // double quotes.
 std::string yaml_string(std::string_view text);
 
+// Text in double quotes for a message: control characters escaped, cut to a length that fits.
+std::string quoted_text(std::string_view text);
+
 // Whether YAML readers take this plain text for something other than a string: null, a boolean, a
 // number.
 bool looks_typed(std::string_view plain);

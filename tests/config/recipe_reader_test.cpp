@@ -340,6 +340,17 @@ TEST(RecipeReaderTest, RefusesYamlThatHidesThings) {
   EXPECT_EQ(with(std::string("  seed: \0\n", 10)), "r.yaml:17: expected UTF-8 text, got byte 0x00");
 }
 
+TEST(RecipeReaderTest, MessagesAreOneShortLineWhateverTheText) {
+  EXPECT_EQ(refusal("\"a\\nb\": 1\n"), "r.yaml:1: expected a name as key, got \"a\\x0ab\"");
+  const std::string message = refusal(std::string(200, 'k') + ": 1\n");
+  EXPECT_EQ(message, "r.yaml:1: expected a name as key, got \"" + std::string(57, 'k') + "...\"");
+  EXPECT_EQ(
+      set("train.seed=" + std::string(2000, '7')),
+      "--set: train.seed: expected a whole number >= 0, got \"" + std::string(57, '7') + "...\"");
+  EXPECT_EQ(set("a\nb"), "--set: expected SECTION.KEY=VALUE, got \"a\\x0ab\"");
+  EXPECT_EQ(set("a.b\nc=1"), "--set: expected SECTION.KEY=VALUE, got \"a.b\\x0ac=1\"");
+}
+
 TEST(RecipeReaderTest, HostileTextIsRefusedQuickly) {
   const std::string deep = ": expected at most 16 levels of nesting, got more";
   EXPECT_EQ(refusal("a: " + std::string(500'000, '[') + std::string(500'000, ']')),
