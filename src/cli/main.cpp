@@ -30,6 +30,7 @@ int main(int argc, char** argv) {
 
   // In the order of a model's life.
   cli::add_tokenizer_command(app, environment);
+  cli::add_prepare_command(app, environment);
   cli::add_recipe_command(app, environment);
   cli::add_train_command(app, environment);
   cli::add_convert_command(app, environment);

@@ -42,7 +42,8 @@ void BatchLoader::State::fill_row(int64_t sample, int64_t row, MicroBatch& micro
   const size_t first_start = micro_batch.sequence_offsets.size();
   const bool packed = source->packs_documents();
   source->read(sample, std::span(micro_batch.input_ids_R).subspan(begin, length),
-               std::span(micro_batch.labels_R).subspan(begin, length), packed ? &micro_batch.sequence_offsets : nullptr);
+               std::span(micro_batch.labels_R).subspan(begin, length),
+               packed ? &micro_batch.sequence_offsets : nullptr);
   if (!packed) micro_batch.sequence_offsets.push_back(0);
   for (size_t i = first_start; i < micro_batch.sequence_offsets.size(); ++i) {
     micro_batch.sequence_offsets[i] += static_cast<int32_t>(begin);
@@ -58,7 +59,8 @@ void BatchLoader::State::fill(int64_t step, StepBatch& batch) const {
   batch.micro_batches.resize(static_cast<size_t>(num_micro_batches));
   int64_t valid = 0;
   const auto count_valid = [&](const std::vector<int32_t>& labels) {
-    valid += std::count_if(labels.begin(), labels.end(), [](int32_t label) { return label != kNoLabel; });
+    valid += std::count_if(labels.begin(), labels.end(),
+                           [](int32_t label) { return label != kNoLabel; });
   };
   for (int64_t m = 0; m < num_micro_batches; ++m) {
     MicroBatch& micro_batch = batch.micro_batches[static_cast<size_t>(m)];
@@ -78,8 +80,8 @@ void BatchLoader::State::fill(int64_t step, StepBatch& batch) const {
     batch.num_valid_tokens = options.global_batch_size * T();
     return;
   }
-  // The loss is a mean over all ranks' valid labels, known before the first backward pass: so the rows of
-  // the others are read as well.
+  // The loss is a mean over all ranks' valid labels, known before the first backward pass: so the
+  // rows of the others are read as well.
   std::vector<int32_t> input_ids(static_cast<size_t>(T()));
   std::vector<int32_t> labels(static_cast<size_t>(T()));
   for (int64_t i = 0; i < options.global_batch_size; ++i) {
@@ -126,7 +128,8 @@ void BatchLoader::State::read_ahead() {
 
 BatchLoader::BatchLoader(std::unique_ptr<const SampleSource> source, const LoaderOptions& options)
     : state_(std::make_unique<State>()) {
-  const auto require = [](bool holds, const std::string& what, const std::string& expected, int64_t got) {
+  const auto require = [](bool holds, const std::string& what, const std::string& expected,
+                          int64_t got) {
     if (!holds) throw ConfigError(error_text("", what, expected, std::to_string(got)));
   };
   require(options.micro_batch_size > 0, "micro_batch_size", "at least 1", options.micro_batch_size);
@@ -160,7 +163,8 @@ const StepBatch& BatchLoader::next_step() {
   if (state.ready.empty() && state.failure == nullptr) {
     const auto begin = std::chrono::steady_clock::now();
     state.changed.wait(lock, [&] { return !state.ready.empty() || state.failure != nullptr; });
-    state.waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    state.waited_seconds +=
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (state.ready.empty()) std::rethrow_exception(state.failure);
   if (!state.current.micro_batches.empty()) state.recycled.push_back(std::move(state.current));
@@ -174,9 +178,10 @@ const StepBatch& BatchLoader::next_step() {
 void BatchLoader::seek(int64_t consumed_samples) {
   State& state = *state_;
   if (consumed_samples < 0 || consumed_samples % state.options.global_batch_size != 0) {
-    throw ConfigError(error_text("", "consumed samples",
-                                 "a multiple of global_batch_size " + std::to_string(state.options.global_batch_size),
-                                 std::to_string(consumed_samples)));
+    throw ConfigError(error_text(
+        "", "consumed samples",
+        "a multiple of global_batch_size " + std::to_string(state.options.global_batch_size),
+        std::to_string(consumed_samples)));
   }
   const std::lock_guard lock(state.mutex);
   ++state.generation;

@@ -21,13 +21,17 @@ template <class T>
 void append_range(std::vector<T>& values, int64_t begin, int64_t end) {
   const size_t before = values.size();
   values.resize(before + static_cast<size_t>(end - begin));
-  std::iota(values.begin() + static_cast<std::ptrdiff_t>(before), values.end(), static_cast<T>(begin));
+  std::iota(values.begin() + static_cast<std::ptrdiff_t>(before), values.end(),
+            static_cast<T>(begin));
 }
 
-std::vector<SampleStart> find_sample_starts(const MegatronOrder& order, std::span<const int32_t> lengths,
-                                            int32_t first_sequence, int64_t seq_length, int64_t num_samples) {
+std::vector<SampleStart> find_sample_starts(const MegatronOrder& order,
+                                            std::span<const int32_t> lengths,
+                                            int32_t first_sequence, int64_t seq_length,
+                                            int64_t num_samples) {
   const auto length = [&](size_t d) {
-    return static_cast<int64_t>(lengths[static_cast<size_t>(order.document_order[d] - first_sequence)]);
+    return static_cast<int64_t>(
+        lengths[static_cast<size_t>(order.document_order[d] - first_sequence)]);
   };
   std::vector<SampleStart> starts(static_cast<size_t>(num_samples) + 1);
   size_t d = 0;
@@ -55,16 +59,17 @@ std::vector<SampleStart> find_sample_starts(const MegatronOrder& order, std::spa
 
 }  // namespace
 
-MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_sequence, int64_t seq_length,
-                             int64_t num_samples, uint64_t seed) {
+MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_sequence,
+                             int64_t seq_length, int64_t num_samples, uint64_t seed) {
   DELTATRAIN_CHECK(seq_length > 0 && num_samples >= 0, "seq_length " + std::to_string(seq_length));
   if (seed > 0xffffffffU) {
-    throw ConfigError("data order megatron: seed: expected one below 2^32, got " + std::to_string(seed));
+    throw ConfigError("data order megatron: seed: expected one below 2^32, got " +
+                      std::to_string(seed));
   }
   const int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
   if (tokens < seq_length + 1) {
-    throw ConfigError("data order megatron: expected at least seq_length + 1 = " + std::to_string(seq_length + 1) +
-                      " tokens, got " + std::to_string(tokens));
+    throw ConfigError("data order megatron: expected at least seq_length + 1 = " +
+                      std::to_string(seq_length + 1) + " tokens, got " + std::to_string(tokens));
   }
 
   MegatronOrder order;
@@ -74,15 +79,17 @@ MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_seq
   if (order.num_epochs > 1) {
     const int64_t last_epoch_samples = num_samples - earlier_samples;
     const int64_t epoch_samples = whole_samples(tokens, seq_length);
-    order.separate_last_epoch = last_epoch_samples < static_cast<int64_t>(0.80 * static_cast<double>(epoch_samples));
+    order.separate_last_epoch =
+        last_epoch_samples < static_cast<int64_t>(0.80 * static_cast<double>(epoch_samples));
   }
 
   const int64_t num_sequences = static_cast<int64_t>(lengths.size());
   const int64_t total_samples = whole_samples(order.num_epochs * tokens, seq_length);
   if (num_sequences > kMaxEntries / order.num_epochs || total_samples > kMaxEntries) {
-    throw UnsupportedError("data order megatron: expected at most 4294967294 samples and shuffled sequences, got " +
-                           std::to_string(total_samples) + " samples from " + std::to_string(order.num_epochs) +
-                           " epochs of " + std::to_string(num_sequences) + " sequences");
+    throw UnsupportedError(
+        "data order megatron: expected at most 4294967294 samples and shuffled sequences, got " +
+        std::to_string(total_samples) + " samples from " + std::to_string(order.num_epochs) +
+        " epochs of " + std::to_string(num_sequences) + " sequences");
   }
 
   NumpyRandomState random(static_cast<uint32_t>(seed));
@@ -96,7 +103,8 @@ MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_seq
   random.shuffle(documents.first(boundary));
   if (order.separate_last_epoch) random.shuffle(documents.subspan(boundary));
 
-  order.sample_starts = find_sample_starts(order, lengths, first_sequence, seq_length, total_samples);
+  order.sample_starts =
+      find_sample_starts(order, lengths, first_sequence, seq_length, total_samples);
 
   append_range(order.sample_order, 0, total_samples);
   const std::span samples(order.sample_order);

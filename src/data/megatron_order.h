@@ -1,11 +1,13 @@
 // The sample order of Megatron-LM's GPTDataset, bit for bit.
 //
-// The sequences of a token file are repeated for as many epochs as the samples asked for need, shuffled, and
-// cut into samples of T + 1 tokens that overlap by one; then the samples are shuffled. Where the last epoch
-// is only partly used, it is shuffled on its own, so that its samples come last.
+// The sequences of a token file are repeated for as many epochs as the samples asked for need,
+// shuffled, and cut into samples of T + 1 tokens that overlap by one; then the samples are
+// shuffled. Where the last epoch is only partly used, it is shuffled on its own, so that its
+// samples come last.
 //
 //   document_order   sequence numbers, epochs * sequences of them
-//   sample_starts    num_samples + 1 positions (index into document_order, offset in that sequence); sample k
+//   sample_starts    num_samples + 1 positions (index into document_order, offset in that
+//   sequence); sample k
 //                    runs from entry k to entry k + 1, both tokens included
 //   sample_order     the k that is served as the i-th
 //
@@ -35,10 +37,10 @@ struct MegatronOrder {
   int64_t num_samples() const { return static_cast<int64_t>(sample_order.size()); }
 };
 
-// `lengths` are the tokens of sequences first_sequence, first_sequence + 1, ...; num_samples 0 asks for one
-// epoch. Throws ConfigError when there are fewer than T + 1 tokens, or a seed of 2^32 or more;
-// UnsupportedError past 2^32 - 2 samples or shuffled sequences.
-MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_sequence, int64_t seq_length,
-                             int64_t num_samples, uint64_t seed);
+// `lengths` are the tokens of sequences first_sequence, first_sequence + 1, ...; num_samples 0 asks
+// for one epoch. Throws ConfigError when there are fewer than T + 1 tokens, or a seed of 2^32 or
+// more; UnsupportedError past 2^32 - 2 samples or shuffled sequences.
+MegatronOrder megatron_order(std::span<const int32_t> lengths, int32_t first_sequence,
+                             int64_t seq_length, int64_t num_samples, uint64_t seed);
 
 }  // namespace deltatrain::data

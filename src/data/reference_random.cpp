@@ -57,7 +57,8 @@ uint64_t NumpyRandomState::interval(uint64_t largest) {
 }
 
 std::vector<uint32_t> numpy_seed_sequence(uint64_t seed, int64_t count) {
-  const std::array<uint32_t, 4> entropy{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32), 0, 0};
+  const std::array<uint32_t, 4> entropy{static_cast<uint32_t>(seed),
+                                        static_cast<uint32_t>(seed >> 32), 0, 0};
   std::array<uint32_t, 4> pool{};
   SeedHash absorb{0x43b0d7e5U, 0x931e8875U};
   for (size_t i = 0; i < 4; ++i) pool[i] = absorb(entropy[i]);
@@ -118,20 +119,23 @@ std::vector<int64_t> NumpyGenerator::permutation(int64_t count) {
 }
 
 int32_t NumpyGenerator::integer(int32_t low, int32_t high) {
-  const auto size = static_cast<uint32_t>(static_cast<int64_t>(high) - low);  // of the half-open range
-  if (size == 1) return low;  // nothing is drawn
+  const auto size =
+      static_cast<uint32_t>(static_cast<int64_t>(high) - low);  // of the half-open range
+  if (size == 1) return low;                                    // nothing is drawn
   uint64_t product = static_cast<uint64_t>(next32()) * size;
   if (static_cast<uint32_t>(product) < size) {
     const uint32_t threshold = (0U - size) % size;
-    while (static_cast<uint32_t>(product) < threshold) product = static_cast<uint64_t>(next32()) * size;
+    while (static_cast<uint32_t>(product) < threshold)
+      product = static_cast<uint64_t>(next32()) * size;
   }
   return static_cast<int32_t>(low + static_cast<int64_t>(product >> 32));
 }
 
 std::vector<int64_t> torch_randperm(int64_t count, uint64_t seed) {
   if (count >= 214748364) {
-    throw UnsupportedError("torch's random permutation: expected fewer than 214748364 elements, got " +
-                           std::to_string(count));
+    throw UnsupportedError(
+        "torch's random permutation: expected fewer than 214748364 elements, got " +
+        std::to_string(count));
   }
   std::mt19937 engine(static_cast<uint32_t>(seed));
   std::vector<int64_t> order(static_cast<size_t>(count));

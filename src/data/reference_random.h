@@ -1,5 +1,5 @@
-// The random orders that the reference libraries give, bit for bit. Everything of the program's own uses
-// base/random.h; these exist because a data order must equal that of another system.
+// The random orders that the reference libraries give, bit for bit. Everything of the program's own
+// uses base/random.h; these exist because a data order must equal that of another system.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace deltatrain::data {
 
-// numpy.random.RandomState(seed).shuffle: MT19937 seeded as init_genrand does, and for each i from the last
-// element down a swap with j <= i, drawn by masked rejection.
+// numpy.random.RandomState(seed).shuffle: MT19937 seeded as init_genrand does, and for each i from
+// the last element down a swap with j <= i, drawn by masked rejection.
 class NumpyRandomState {
  public:
   explicit NumpyRandomState(uint32_t seed) : engine_(seed) {}
@@ -56,8 +56,8 @@ class NumpyGenerator {
 // numpy.random.SeedSequence(seed).generate_state(count), as 32-bit words.
 std::vector<uint32_t> numpy_seed_sequence(uint64_t seed, int64_t count);
 
-// torch.randperm(count, generator=manual_seed(seed)) on the CPU. UnsupportedError from 214,748,364 elements,
-// where torch changes its method.
+// torch.randperm(count, generator=manual_seed(seed)) on the CPU. UnsupportedError from 214,748,364
+// elements, where torch changes its method.
 std::vector<int64_t> torch_randperm(int64_t count, uint64_t seed);
 
 }  // namespace deltatrain::data

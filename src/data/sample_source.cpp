@@ -34,7 +34,8 @@ class IndexedSource : public SampleSource {
   void read(int64_t sample, std::span<int32_t> input_ids_T, std::span<int32_t> labels_T,
             std::vector<int32_t>* starts) const override {
     const auto T = static_cast<size_t>(options_.seq_length);
-    DELTATRAIN_CHECK(input_ids_T.size() == T && labels_T.size() == T, "a row holds " + std::to_string(T));
+    DELTATRAIN_CHECK(input_ids_T.size() == T && labels_T.size() == T,
+                     "a row holds " + std::to_string(T));
     std::vector<int32_t> tokens(T + 1);
     std::vector<int32_t> borders;  // positions 1 to T at which another document starts
     gather(sample, tokens, borders);
@@ -57,8 +58,10 @@ class IndexedSource : public SampleSource {
   }
 
  protected:
-  // The T + 1 tokens of a sample, and where in them further documents start, ascending and without repeats.
-  virtual void gather(int64_t sample, std::span<int32_t> tokens, std::vector<int32_t>& borders) const = 0;
+  // The T + 1 tokens of a sample, and where in them further documents start, ascending and without
+  // repeats.
+  virtual void gather(int64_t sample, std::span<int32_t> tokens,
+                      std::vector<int32_t>& borders) const = 0;
 
   void read_tokens(int64_t first, std::span<int32_t> tokens) const {
     dataset_.read(first, tokens, options_.vocab_size);
@@ -83,7 +86,8 @@ class SequentialSource final : public IndexedSource {
   }
 
  private:
-  void gather(int64_t sample, std::span<int32_t> tokens, std::vector<int32_t>& borders) const override {
+  void gather(int64_t sample, std::span<int32_t> tokens,
+              std::vector<int32_t>& borders) const override {
     const int64_t first = sample % epoch_samples_ * options_.seq_length;
     read_tokens(first, tokens);
     if (!options_.packed) return;
@@ -109,7 +113,8 @@ class SequentialSource final : public IndexedSource {
 
   int64_t document_token(int64_t document) const {
     const int64_t sequence = dataset_.document_begin(document);
-    return sequence == dataset_.num_sequences() ? dataset_.num_tokens() : dataset_.first_token(sequence);
+    return sequence == dataset_.num_sequences() ? dataset_.num_tokens()
+                                                : dataset_.first_token(sequence);
   }
 
   const int64_t epoch_samples_;
@@ -125,7 +130,9 @@ class MegatronSource final : public IndexedSource {
     order_ = megatron_order(lengths, 0, options.seq_length, options.num_samples, options.seed);
   }
 
-  int64_t epoch_samples() const override { return (dataset_.num_tokens() - 1) / options_.seq_length; }
+  int64_t epoch_samples() const override {
+    return (dataset_.num_tokens() - 1) / options_.seq_length;
+  }
 
   std::string describe(int64_t sample) const override {
     const SampleStart start = order_.sample_starts[place(sample)];
@@ -137,13 +144,14 @@ class MegatronSource final : public IndexedSource {
   // The sample's place in sample_starts.
   size_t place(int64_t sample) const {
     if (sample < 0 || sample >= order_.num_samples()) {
-      throw ConfigError(dataset_.prefix() + ": sample " + std::to_string(sample) + ": the order holds " +
-                        std::to_string(order_.num_samples()) + " samples");
+      throw ConfigError(dataset_.prefix() + ": sample " + std::to_string(sample) +
+                        ": the order holds " + std::to_string(order_.num_samples()) + " samples");
     }
     return order_.sample_order[static_cast<size_t>(sample)];
   }
 
-  void gather(int64_t sample, std::span<int32_t> tokens, std::vector<int32_t>& borders) const override {
+  void gather(int64_t sample, std::span<int32_t> tokens,
+              std::vector<int32_t>& borders) const override {
     const size_t k = place(sample);
     const SampleStart begin = order_.sample_starts[k];
     const SampleStart end = order_.sample_starts[k + 1];
@@ -175,7 +183,8 @@ std::string find_token_files(const std::string& prefix) {
   for (const std::string& candidate : {name, name + "_text_document"}) {
     if (std::filesystem::exists(formats::idx_path(candidate))) return candidate;
   }
-  throw FileError(prefix + ": expected token files " + name + ".idx or " + name + "_text_document.idx, got neither",
+  throw FileError(prefix + ": expected token files " + name + ".idx or " + name +
+                      "_text_document.idx, got neither",
                   ExitCode::kBadInput);
 }
 
@@ -184,8 +193,10 @@ std::unique_ptr<const SampleSource> open_sample_source(const SourceOptions& opti
     throw ConfigError("seq_length: expected at least 1, got " + std::to_string(options.seq_length));
   }
   switch (options.order) {
-    case DataOrder::kSequential: return std::make_unique<SequentialSource>(options);
-    case DataOrder::kMegatron: return std::make_unique<MegatronSource>(options);
+    case DataOrder::kSequential:
+      return std::make_unique<SequentialSource>(options);
+    case DataOrder::kMegatron:
+      return std::make_unique<MegatronSource>(options);
   }
   throw InternalError("data order " + std::to_string(static_cast<int>(options.order)));
 }

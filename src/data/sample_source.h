@@ -1,9 +1,11 @@
 // Training samples by their number in an order: token files, an order over them, and the labels.
 //
 // Orders (DataOrder):
-//   sequential   sample i is the tokens [i T, i T + T] of the file; after the last whole sample the file starts
+//   sequential   sample i is the tokens [i T, i T + T] of the file; after the last whole sample the
+//   file starts
 //                again, so the order never ends
-//   megatron     the order of Megatron's GPTDataset for (file, T, number of samples, seed): data/megatron_order.h
+//   megatron     the order of Megatron's GPTDataset for (file, T, number of samples, seed):
+//   data/megatron_order.h
 #pragma once
 
 #include <cstdint>
@@ -22,40 +24,41 @@ class SampleSource {
  public:
   virtual ~SampleSource() = default;
 
-  virtual int64_t seq_length() const = 0;    // T
+  virtual int64_t seq_length() const = 0;     // T
   virtual int64_t epoch_samples() const = 0;  // samples in one pass over the data
   virtual int64_t num_tokens() const = 0;     // tokens in one pass over the data
 
-  // Fills one row: inputs, and as labels the true next tokens or kNoLabel. Appends to `starts` the positions
-  // in the row at which a document starts, position 0 included, when `starts` is given. Thread-safe.
-  // FormatError names a token past the vocabulary; ConfigError a sample past the end of the order.
+  // Fills one row: inputs, and as labels the true next tokens or kNoLabel. Appends to `starts` the
+  // positions in the row at which a document starts, position 0 included, when `starts` is given.
+  // Thread-safe. FormatError names a token past the vocabulary; ConfigError a sample past the end
+  // of the order.
   virtual void read(int64_t sample, std::span<int32_t> input_ids_T, std::span<int32_t> labels_T,
                     std::vector<int32_t>* starts) const = 0;
 
   // Where a sample lies, for people: "document 12 offset 40" and so on.
   virtual std::string describe(int64_t sample) const = 0;
 
-  virtual bool masks_labels() const = 0;  // false: no label is ever kNoLabel
+  virtual bool masks_labels() const = 0;     // false: no label is ever kNoLabel
   virtual bool packs_documents() const = 0;  // true: state restarts where documents start
 };
 
 struct SourceOptions {
-  std::string prefix;           // of .bin/.idx; PREFIX_text_document is found by PREFIX too
+  std::string prefix;  // of .bin/.idx; PREFIX_text_document is found by PREFIX too
   DataOrder order = DataOrder::kMegatron;
   int64_t seq_length = 0;
-  int64_t num_samples = 0;      // how many the run will ask for; 0: one epoch
+  int64_t num_samples = 0;  // how many the run will ask for; 0: one epoch
   uint64_t seed = 0;
-  int64_t vocab_size = 0;       // token ids must lie below it; 0: not checked
-  int32_t eod_id = -1;          // id whose next-token label is masked; -1: none
-  bool packed = false;          // documents are separate sequences: no label crosses from one to the next
+  int64_t vocab_size = 0;  // token ids must lie below it; 0: not checked
+  int32_t eod_id = -1;     // id whose next-token label is masked; -1: none
+  bool packed = false;  // documents are separate sequences: no label crosses from one to the next
 };
 
-// The prefix of the token files that `prefix` means: PREFIX, with or without .bin or .idx behind it, or else
-// PREFIX_text_document. FileError where neither exists.
+// The prefix of the token files that `prefix` means: PREFIX, with or without .bin or .idx behind
+// it, or else PREFIX_text_document. FileError where neither exists.
 std::string find_token_files(const std::string& prefix);
 
-// Throws FileError, FormatError (files that are not a token data set), ConfigError (fewer tokens than one
-// sample needs).
+// Throws FileError, FormatError (files that are not a token data set), ConfigError (fewer tokens
+// than one sample needs).
 std::unique_ptr<const SampleSource> open_sample_source(const SourceOptions& options);
 
 }  // namespace deltatrain::data

@@ -23,8 +23,8 @@ T load(const std::byte* from, int64_t index = 0) {
   return value;
 }
 
-[[noreturn]] void refuse(const std::filesystem::path& file, std::string_view what, const std::string& expected,
-                         const std::string& got) {
+[[noreturn]] void refuse(const std::filesystem::path& file, std::string_view what,
+                         const std::string& expected, const std::string& got) {
   throw FormatError(error_text(file.string(), what, expected, got));
 }
 
@@ -32,12 +32,18 @@ T load(const std::byte* from, int64_t index = 0) {
 template <class Visit>
 void with_type(TokenType type, Visit visit) {
   switch (type) {
-    case TokenType::kU8: return visit(static_cast<const uint8_t*>(nullptr));
-    case TokenType::kI8: return visit(static_cast<const int8_t*>(nullptr));
-    case TokenType::kI16: return visit(static_cast<const int16_t*>(nullptr));
-    case TokenType::kI32: return visit(static_cast<const int32_t*>(nullptr));
-    case TokenType::kI64: return visit(static_cast<const int64_t*>(nullptr));
-    case TokenType::kU16: return visit(static_cast<const uint16_t*>(nullptr));
+    case TokenType::kU8:
+      return visit(static_cast<const uint8_t*>(nullptr));
+    case TokenType::kI8:
+      return visit(static_cast<const int8_t*>(nullptr));
+    case TokenType::kI16:
+      return visit(static_cast<const int16_t*>(nullptr));
+    case TokenType::kI32:
+      return visit(static_cast<const int32_t*>(nullptr));
+    case TokenType::kI64:
+      return visit(static_cast<const int64_t*>(nullptr));
+    case TokenType::kU16:
+      return visit(static_cast<const uint16_t*>(nullptr));
   }
 }
 
@@ -76,7 +82,8 @@ void IndexedDataset::check_index() {
   const std::filesystem::path& path = idx_.path();
   const std::byte* data = idx_.bytes().data();
   const auto size = static_cast<int64_t>(idx_.bytes().size());
-  if (size < kHeaderBytes) refuse(path, "size", "a header of 34 bytes", std::to_string(size) + " bytes");
+  if (size < kHeaderBytes)
+    refuse(path, "size", "a header of 34 bytes", std::to_string(size) + " bytes");
   if (std::memcmp(data, kMagic, sizeof kMagic) != 0) {
     refuse(path, "magic", "MMIDIDX", "other bytes: not an index of a token data set");
   }
@@ -93,18 +100,20 @@ void IndexedDataset::check_index() {
   const auto limit = static_cast<uint64_t>(size);
   if (sequences > limit / 12 || entries > limit / 8) {
     refuse(path, "counts", "arrays within the file's " + std::to_string(size) + " bytes",
-           std::to_string(sequences) + " sequences and " + std::to_string(entries) + " document indices");
+           std::to_string(sequences) + " sequences and " + std::to_string(entries) +
+               " document indices");
   }
   num_sequences_ = static_cast<int64_t>(sequences);
   const auto num_entries = static_cast<int64_t>(entries);
   const int64_t expected = kHeaderBytes + 12 * num_sequences_ + 8 * num_entries;
   if (size == expected + num_sequences_ && num_sequences_ > 0) {
-    throw UnsupportedError(path.string() + ": a multimodal data set (it has a mode for each sequence)");
+    throw UnsupportedError(path.string() +
+                           ": a multimodal data set (it has a mode for each sequence)");
   }
   if (size != expected) {
     refuse(path, "size",
-           std::to_string(expected) + " bytes for " + std::to_string(num_sequences_) + " sequences and " +
-               std::to_string(num_entries) + " document indices",
+           std::to_string(expected) + " bytes for " + std::to_string(num_sequences_) +
+               " sequences and " + std::to_string(num_entries) + " document indices",
            std::to_string(size) + " bytes");
   }
   lengths_ = data + kHeaderBytes;
@@ -125,8 +134,8 @@ void IndexedDataset::check_index() {
     previous = begin;
   }
   if (previous != num_sequences_) {
-    refuse(path, "last document index", std::to_string(num_sequences_) + " (the number of sequences)",
-           std::to_string(previous));
+    refuse(path, "last document index",
+           std::to_string(num_sequences_) + " (the number of sequences)", std::to_string(previous));
   }
 }
 
@@ -139,16 +148,17 @@ void IndexedDataset::check_sequences() {
   for (int64_t i = 0; i < num_sequences_; ++i) {
     const int64_t count = load<int32_t>(lengths_, i);
     const auto pointer = load<int64_t>(pointers_, i);
-    if (count < 0) refuse(path, "length of sequence " + std::to_string(i), ">= 0", std::to_string(count));
+    if (count < 0)
+      refuse(path, "length of sequence " + std::to_string(i), ">= 0", std::to_string(count));
     if (pointer != next) {
-      refuse(path, "pointer of sequence " + std::to_string(i), std::to_string(next) + " (the end of the one before)",
-             std::to_string(pointer));
+      refuse(path, "pointer of sequence " + std::to_string(i),
+             std::to_string(next) + " (the end of the one before)", std::to_string(pointer));
     }
     next += count * item;
     if (next > bin_size) {
       refuse(bin_.path(), "size",
-             "at least " + std::to_string(next) + " bytes for sequences 0 to " + std::to_string(i) + " of " +
-                 path.string(),
+             "at least " + std::to_string(next) + " bytes for sequences 0 to " + std::to_string(i) +
+                 " of " + path.string(),
              std::to_string(bin_size) + " bytes");
     }
   }
@@ -187,8 +197,9 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out, int64_t vocab_s
     throw InternalError(bin_.path().string() + ": tokens " + std::to_string(first) + " to " +
                         std::to_string(first + count) + " of " + std::to_string(num_tokens_));
   }
-  const uint64_t bound = vocab_size > 0 ? static_cast<uint64_t>(vocab_size)
-                                        : static_cast<uint64_t>(std::numeric_limits<int32_t>::max()) + 1;
+  const uint64_t bound = vocab_size > 0
+                             ? static_cast<uint64_t>(vocab_size)
+                             : static_cast<uint64_t>(std::numeric_limits<int32_t>::max()) + 1;
   with_type(type_, [&](auto pointer) {
     using T = std::remove_cv_t<std::remove_pointer_t<decltype(pointer)>>;
     // Sequences are laid end to end without gaps, and a map begins at a page: elements are aligned.
@@ -204,11 +215,12 @@ void IndexedDataset::read(int64_t first, std::span<int32_t> out, int64_t vocab_s
     int64_t bad = 0;
     while (static_cast<Wide>(static_cast<std::make_signed_t<Wide>>(from[bad])) < bound) ++bad;
     const int64_t sequence = sequence_of_token(first + bad);
-    refuse(bin_.path(),
-           "token " + std::to_string(first + bad) + " (sequence " + std::to_string(sequence) + ", position " +
-               std::to_string(first + bad - first_token(sequence)) + ")",
-           "an id below " + std::to_string(bound) + (vocab_size > 0 ? ", the vocabulary's size" : ""),
-           std::to_string(static_cast<int64_t>(from[bad])));
+    refuse(
+        bin_.path(),
+        "token " + std::to_string(first + bad) + " (sequence " + std::to_string(sequence) +
+            ", position " + std::to_string(first + bad - first_token(sequence)) + ")",
+        "an id below " + std::to_string(bound) + (vocab_size > 0 ? ", the vocabulary's size" : ""),
+        std::to_string(static_cast<int64_t>(from[bad])));
   });
 }
 

@@ -1,5 +1,5 @@
-// Token files in Megatron's indexed form: PREFIX.bin holds the ids of all sequences end to end, PREFIX.idx
-// where each begins. docs/formats/indexed_dataset.md specifies both to the byte.
+// Token files in Megatron's indexed form: PREFIX.bin holds the ids of all sequences end to end,
+// PREFIX.idx where each begins. docs/formats/indexed_dataset.md specifies both to the byte.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,9 @@ TokenType token_type_for_vocabulary(int64_t vocab_size);
 std::filesystem::path bin_path(const std::string& prefix);
 std::filesystem::path idx_path(const std::string& prefix);
 
-// Read access through memory maps. Everything in the index is checked against the sizes of both files when
-// they are opened: FormatError names the file, the field, what it should be and what it is.
+// Read access through memory maps. Everything in the index is checked against the sizes of both
+// files when they are opened: FormatError names the file, the field, what it should be and what it
+// is.
 class IndexedDataset {
  public:
   explicit IndexedDataset(const std::string& prefix);
@@ -37,15 +38,16 @@ class IndexedDataset {
   int64_t num_documents() const { return num_documents_; }
   int64_t num_tokens() const { return num_tokens_; }
 
-  int64_t length(int64_t sequence) const;        // tokens
-  int64_t first_token(int64_t sequence) const;   // position of its first token in the file
-  int64_t document_begin(int64_t document) const;  // its first sequence; document in [0, num_documents]
+  int64_t length(int64_t sequence) const;       // tokens
+  int64_t first_token(int64_t sequence) const;  // position of its first token in the file
+  int64_t document_begin(
+      int64_t document) const;  // its first sequence; document in [0, num_documents]
 
   // The sequence that holds this token (the last one that begins there, if some are empty).
   int64_t sequence_of_token(int64_t token) const;
 
-  // Copies tokens [first, first + out.size()) of the file. FormatError for a negative id, or one at or past
-  // vocab_size where that is not 0; the message names sequence and position.
+  // Copies tokens [first, first + out.size()) of the file. FormatError for a negative id, or one at
+  // or past vocab_size where that is not 0; the message names sequence and position.
   void read(int64_t first, std::span<int32_t> out, int64_t vocab_size) const;
 
  private:
@@ -68,8 +70,8 @@ class IndexedDataset {
 // Appends the ids in the type's bytes. FormatError for an id that does not fit.
 void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<std::byte>& out);
 
-// Writes both files; memory does not grow with their number of sequences. Nothing exists under the final
-// names before commit(). Failed writes are FileError, exit code 5.
+// Writes both files; memory does not grow with their number of sequences. Nothing exists under the
+// final names before commit(). Failed writes are FileError, exit code 5.
 class IndexedDatasetWriter {
  public:
   IndexedDatasetWriter(const std::string& prefix, TokenType type);

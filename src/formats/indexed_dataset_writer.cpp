@@ -19,10 +19,13 @@ namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
 
-// A file that will appear under its name on commit, written through a buffer and digested on the way.
+// A file that will appear under its name on commit, written through a buffer and digested on the
+// way.
 class DigestedFile {
  public:
-  explicit DigestedFile(const std::filesystem::path& path) : file_(path) { buffer_.reserve(kBufferBytes); }
+  explicit DigestedFile(const std::filesystem::path& path) : file_(path) {
+    buffer_.reserve(kBufferBytes);
+  }
 
   void write(const void* data, size_t bytes) {
     if (buffer_.size() + bytes > kBufferBytes) flush();
@@ -128,7 +131,10 @@ class Spool {
 
 struct IndexedDatasetWriter::State {
   State(const std::string& name, TokenType token_type)
-      : prefix(name), type(token_type), bin(bin_path(name)), lengths(name + ".idx.lengths-XXXXXX"),
+      : prefix(name),
+        type(token_type),
+        bin(bin_path(name)),
+        lengths(name + ".idx.lengths-XXXXXX"),
         documents(name + ".idx.documents-XXXXXX") {}
 
   void count(int64_t tokens) {
@@ -162,7 +168,8 @@ void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<st
     using T = decltype(limits);
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (!std::in_range<T>(tokens[i])) {
-        throw FormatError(error_text(token_type_name(type) + " token file", "id at position " + std::to_string(i),
+        throw FormatError(error_text(token_type_name(type) + " token file",
+                                     "id at position " + std::to_string(i),
                                      "an id up to " + std::to_string(std::numeric_limits<T>::max()),
                                      std::to_string(tokens[i])));
       }
@@ -171,12 +178,24 @@ void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<st
     }
   };
   switch (type) {
-    case TokenType::kU8: convert(uint8_t{}); break;
-    case TokenType::kI8: convert(int8_t{}); break;
-    case TokenType::kI16: convert(int16_t{}); break;
-    case TokenType::kI32: convert(int32_t{}); break;
-    case TokenType::kI64: convert(int64_t{}); break;
-    case TokenType::kU16: convert(uint16_t{}); break;
+    case TokenType::kU8:
+      convert(uint8_t{});
+      break;
+    case TokenType::kI8:
+      convert(int8_t{});
+      break;
+    case TokenType::kI16:
+      convert(int16_t{});
+      break;
+    case TokenType::kI32:
+      convert(int32_t{});
+      break;
+    case TokenType::kI64:
+      convert(int64_t{});
+      break;
+    case TokenType::kU16:
+      convert(uint16_t{});
+      break;
   }
 }
 

@@ -17,7 +17,8 @@ TokenFiles commit(formats::IndexedDatasetWriter& writer, const std::string& pref
 }
 
 // Appends the whole of a finished data set.
-void append(const std::string& prefix, formats::IndexedDatasetWriter& writer, formats::TokenType type) {
+void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
+            formats::TokenType type) {
   const formats::IndexedDataset dataset(prefix);
   const MappedFile bin(formats::bin_path(prefix));
   const int64_t item = formats::token_bytes(type);
@@ -40,7 +41,8 @@ std::vector<std::string> Layout::prefixes() const {
 }
 
 std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, const Layout& layout,
-                                 formats::TokenType type, int64_t total_tokens, Reporter& reporter) {
+                                 formats::TokenType type, int64_t total_tokens,
+                                 Reporter& reporter) {
   const int64_t item = formats::token_bytes(type);
   // Destinations: the partitions, or the merged files and those for validation.
   const bool partitioned = layout.num_partitions > 1;
@@ -65,7 +67,9 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
         destination = static_cast<size_t>(number % layout.num_partitions);
       } else if (layout.valid_fraction > 0) {
         const auto d = static_cast<double>(document);
-        destination = std::floor((d + 1) * layout.valid_fraction) > std::floor(d * layout.valid_fraction) ? 1 : 0;
+        destination =
+            std::floor((d + 1) * layout.valid_fraction) > std::floor(d * layout.valid_fraction) ? 1
+                                                                                                : 0;
       }
       const size_t bytes = static_cast<size_t>(length) * static_cast<size_t>(item);
       writers[destination]->add_raw_document(part.tokens().subspan(offset, bytes));

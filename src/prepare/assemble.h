@@ -19,7 +19,9 @@ struct Layout {
   double valid_fraction = 0;
 
   std::string merged() const { return out + "_" + level_name; }
-  std::string partition(int64_t i) const { return out + "_" + std::to_string(i) + "_" + level_name; }
+  std::string partition(int64_t i) const {
+    return out + "_" + std::to_string(i) + "_" + level_name;
+  }
   std::string valid() const { return out + "_valid_" + level_name; }
   std::vector<std::string> prefixes() const;  // of all token files, in the order of the manifest
 };
@@ -31,7 +33,8 @@ struct TokenFiles {
   formats::IndexedDatasetWriter::Digests digests;
 };
 
-// Puts the parts (in order) together. Document d is for validation if floor((d + 1) f) > floor(d f).
+// Puts the parts (in order) together. Document d is for validation if floor((d + 1) f) > floor(d
+// f).
 std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, const Layout& layout,
                                  formats::TokenType type, int64_t total_tokens, Reporter& reporter);
 

@@ -17,9 +17,12 @@ enum class Border { kNone, kLine, kBlankLine };  // what separates records
 Border border_of(const InputFile& file, const RecordOptions& options) {
   if (file.format == FileFormat::kJsonLines) return Border::kLine;
   switch (options.text_documents) {
-    case TextDocuments::kFile: return Border::kNone;
-    case TextDocuments::kLine: return Border::kLine;
-    case TextDocuments::kParagraph: return Border::kBlankLine;
+    case TextDocuments::kFile:
+      return Border::kNone;
+    case TextDocuments::kLine:
+      return Border::kLine;
+    case TextDocuments::kParagraph:
+      return Border::kBlankLine;
   }
   return Border::kNone;
 }
@@ -170,7 +173,8 @@ class StreamBlockReader final : public BlockReader {
     block.bytes.clear();
     while (true) {
       const size_t cut = first_border(buffer_, 0, border_);
-      const size_t drop = cut != std::string_view::npos ? cut : (buffer_.size() > 2 ? buffer_.size() - 2 : 0);
+      const size_t drop =
+          cut != std::string_view::npos ? cut : (buffer_.size() > 2 ? buffer_.size() - 2 : 0);
       const auto begin = buffer_.begin();
       lines_ += std::count(begin, begin + static_cast<std::ptrdiff_t>(drop), '\n');
       consume(drop);

@@ -19,7 +19,8 @@ namespace {
 
 class PlainStream final : public ByteStream {
  public:
-  PlainStream(std::filesystem::path path, int64_t offset) : path_(std::move(path)), position_(offset) {
+  PlainStream(std::filesystem::path path, int64_t offset)
+      : path_(std::move(path)), position_(offset) {
     fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
     if (fd_ < 0) fail("cannot be opened");
     ::posix_fadvise(fd_, offset, 0, POSIX_FADV_SEQUENTIAL);
@@ -46,7 +47,8 @@ class PlainStream final : public ByteStream {
 
  private:
   [[noreturn]] void fail(const char* what) const {
-    throw FileError(path_.string() + ": " + what + ": " + std::strerror(errno), ExitCode::kBadInput);
+    throw FileError(path_.string() + ": " + what + ": " + std::strerror(errno),
+                    ExitCode::kBadInput);
   }
 
   std::filesystem::path path_;
@@ -69,8 +71,9 @@ class CompressedStream : public ByteStream {
   size_t refill() { return file_.read(input_.data(), input_.size()); }
 
   [[noreturn]] void fail(const std::string& got) const {
-    throw FormatError(error_text(file_.path().string(), "", "a whole " + format_ + " stream",
-                                 got + " before byte " + std::to_string(file_.file_position()) + " of the file"));
+    throw FormatError(
+        error_text(file_.path().string(), "", "a whole " + format_ + " stream",
+                   got + " before byte " + std::to_string(file_.file_position()) + " of the file"));
   }
 
   PlainStream file_;
@@ -129,7 +132,8 @@ class ZstdStream final : public CompressedStream {
   explicit ZstdStream(const std::filesystem::path& path)
       : CompressedStream(path, "zstd"), context_(::ZSTD_createDCtx()) {
     if (context_ == nullptr) throw std::bad_alloc();
-    ::ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax, ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
+    ::ZSTD_DCtx_setParameter(context_, ZSTD_d_windowLogMax,
+                             ZSTD_dParam_getBounds(ZSTD_d_windowLogMax).upperBound);
   }
   ~ZstdStream() override { ::ZSTD_freeDCtx(context_); }
   ZstdStream(const ZstdStream&) = delete;
@@ -171,13 +175,16 @@ Compression compression_of(const std::filesystem::path& path) {
   return Compression::kNone;
 }
 
-std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path, Compression compression,
-                                             int64_t offset) {
+std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path,
+                                             Compression compression, int64_t offset) {
   DELTATRAIN_CHECK(compression == Compression::kNone || offset == 0, path.string());
   switch (compression) {
-    case Compression::kNone: return std::make_unique<PlainStream>(path, offset);
-    case Compression::kGzip: return std::make_unique<GzipStream>(path);
-    case Compression::kZstd: return std::make_unique<ZstdStream>(path);
+    case Compression::kNone:
+      return std::make_unique<PlainStream>(path, offset);
+    case Compression::kGzip:
+      return std::make_unique<GzipStream>(path);
+    case Compression::kZstd:
+      return std::make_unique<ZstdStream>(path);
   }
   throw InternalError(path.string() + ": compression");
 }

@@ -1,4 +1,5 @@
-// The bytes of a file from its start or from an offset, decompressed where its name ends in .gz or .zst.
+// The bytes of a file from its start or from an offset, decompressed where its name ends in .gz or
+// .zst.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,8 @@ class ByteStream {
  public:
   virtual ~ByteStream() = default;
 
-  // Reads up to `bytes` bytes; fewer only at the end, where it returns 0. FileError when the file cannot be
-  // read, FormatError when a compressed stream is broken or cut off.
+  // Reads up to `bytes` bytes; fewer only at the end, where it returns 0. FileError when the file
+  // cannot be read, FormatError when a compressed stream is broken or cut off.
   virtual size_t read(char* to, size_t bytes) = 0;
 
   // Bytes of the file itself that have been read, for progress.
@@ -27,7 +28,7 @@ class ByteStream {
 };
 
 // `offset` is in the file's own bytes and must be 0 where it is compressed.
-std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path, Compression compression,
-                                             int64_t offset = 0);
+std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path,
+                                             Compression compression, int64_t offset = 0);
 
 }  // namespace deltatrain::prepare

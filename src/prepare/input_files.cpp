@@ -35,14 +35,16 @@ class Finder {
       return;
     }
     if (input.find_first_of("*?[") == std::string::npos) {
-      throw ConfigError(error_text("--input " + input, "", "a file, folder or glob", "a name that does not exist"));
+      throw ConfigError(error_text("--input " + input, "", "a file, folder or glob",
+                                   "a name that does not exist"));
     }
     glob_t matches{};
     const int status = ::glob(input.c_str(), GLOB_NOSORT, nullptr, &matches);
     std::vector<std::string> paths;
     if (status == 0) paths.assign(matches.gl_pathv, matches.gl_pathv + matches.gl_pathc);
     ::globfree(&matches);
-    if (paths.empty()) throw ConfigError(error_text("--input " + input, "", "matching files", "none"));
+    if (paths.empty())
+      throw ConfigError(error_text("--input " + input, "", "matching files", "none"));
     std::sort(paths.begin(), paths.end());
     for (const std::string& path : paths) add_path(path, input);
   }
@@ -77,8 +79,9 @@ class Finder {
       if (!add_file(path)) ++found_.num_ignored;
     }
     if (found_.files.size() == before) {
-      throw ConfigError(error_text("--input " + input, "", "a folder with .txt or .jsonl files",
-                                   folder + " with " + std::to_string(paths.size()) + " other files"));
+      throw ConfigError(
+          error_text("--input " + input, "", "a folder with .txt or .jsonl files",
+                     folder + " with " + std::to_string(paths.size()) + " other files"));
     }
   }
 
@@ -86,9 +89,11 @@ class Finder {
     const std::optional<FileFormat> format = format_by_name(path, format_);
     if (!format.has_value()) return false;
     if (!seen_.insert(fs::weakly_canonical(path).string()).second) {
-      throw ConfigError(error_text("--input " + path, "", "each file once", "a file that an earlier input named"));
+      throw ConfigError(error_text("--input " + path, "", "each file once",
+                                   "a file that an earlier input named"));
     }
-    found_.files.push_back({path, *format, compression_of(path), static_cast<int64_t>(fs::file_size(path))});
+    found_.files.push_back(
+        {path, *format, compression_of(path), static_cast<int64_t>(fs::file_size(path))});
     return true;
   }
 
@@ -99,7 +104,9 @@ class Finder {
 
 }  // namespace
 
-std::string file_format_name(FileFormat format) { return format == FileFormat::kText ? "txt" : "jsonl"; }
+std::string file_format_name(FileFormat format) {
+  return format == FileFormat::kText ? "txt" : "jsonl";
+}
 
 InputFiles find_input_files(const std::vector<std::string>& inputs, const std::string& format) {
   if (format != "auto" && format != "txt" && format != "jsonl") {
@@ -109,7 +116,8 @@ InputFiles find_input_files(const std::vector<std::string>& inputs, const std::s
   try {
     for (const std::string& input : inputs) finder.add(input);
   } catch (const fs::filesystem_error& error) {
-    throw FileError(error.path1().string() + ": cannot be read: " + error.code().message(), ExitCode::kBadInput);
+    throw FileError(error.path1().string() + ": cannot be read: " + error.code().message(),
+                    ExitCode::kBadInput);
   }
   return finder.take();
 }

@@ -26,10 +26,11 @@ struct InputFiles {
   int64_t num_ignored = 0;  // files in folders whose names say nothing known
 };
 
-// In the order of `inputs`; what a folder (searched to any depth, names that begin with a dot left out) or a
-// glob gives is sorted by path, byte by byte. `format` "auto" goes by the extension (.txt, .jsonl, .json,
-// each also with .gz or .zst behind it); "txt" and "jsonl" hold for every file. Throws ConfigError for an
-// input that does not exist or matches nothing, a file of unknown kind named outright, or one given twice.
+// In the order of `inputs`; what a folder (searched to any depth, names that begin with a dot left
+// out) or a glob gives is sorted by path, byte by byte. `format` "auto" goes by the extension
+// (.txt, .jsonl, .json, each also with .gz or .zst behind it); "txt" and "jsonl" hold for every
+// file. Throws ConfigError for an input that does not exist or matches nothing, a file of unknown
+// kind named outright, or one given twice.
 InputFiles find_input_files(const std::vector<std::string>& inputs, const std::string& format);
 
 }  // namespace deltatrain::prepare

@@ -67,7 +67,9 @@ PartCounts read_part_counts(const std::string& stem) {
 
 PartReader::PartReader(const std::string& stem, int64_t token_bytes)
     : counts_(read_part_counts(stem)), tokens_(stem + ".tokens"), lengths_(stem + ".lengths") {
-  const auto size = [](const MappedFile& file) { return static_cast<int64_t>(file.bytes().size()); };
+  const auto size = [](const MappedFile& file) {
+    return static_cast<int64_t>(file.bytes().size());
+  };
   int64_t documents = 0;
   int64_t tokens = 0;
   for (const int32_t length : lengths()) {
@@ -76,10 +78,12 @@ PartReader::PartReader(const std::string& stem, int64_t token_bytes)
   }
   if (size(lengths_) % 4 != 0 || documents != counts_.documents || tokens != counts_.tokens ||
       size(tokens_) != tokens * token_bytes) {
-    throw FormatError(error_text(
-        stem, "", std::to_string(counts_.documents) + " documents of " + std::to_string(counts_.tokens) + " tokens",
-        std::to_string(documents) + " of " + std::to_string(tokens) + " and " + std::to_string(size(tokens_)) +
-            " bytes of tokens; remove the part to make it again"));
+    throw FormatError(error_text(stem, "",
+                                 std::to_string(counts_.documents) + " documents of " +
+                                     std::to_string(counts_.tokens) + " tokens",
+                                 std::to_string(documents) + " of " + std::to_string(tokens) +
+                                     " and " + std::to_string(size(tokens_)) +
+                                     " bytes of tokens; remove the part to make it again"));
   }
 }
 

@@ -1,7 +1,8 @@
 // What is kept of a finished shard until the outputs are put together:
 //
 //   STEM.tokens    the ids of its documents end to end, in the output's element type
-//   STEM.lengths   per record the number of its tokens as i32, or -1 for a skipped one: so the number of a
+//   STEM.lengths   per record the number of its tokens as i32, or -1 for a skipped one: so the
+//   number of a
 //                  record in the whole input is known even where records were skipped
 //   STEM.json      counts; written last, so that a part with it is whole
 #pragma once
@@ -34,7 +35,8 @@ class PartWriter {
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
 
-  void append(std::span<const std::byte> tokens, std::span<const int32_t> lengths, const PartCounts& counts);
+  void append(std::span<const std::byte> tokens, std::span<const int32_t> lengths,
+              const PartCounts& counts);
   PartCounts commit();
 
  private:

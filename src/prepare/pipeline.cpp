@@ -38,7 +38,8 @@ class Encoding final : public DocumentSink {
     if (ids_.empty()) return skipped("empty");
     if (encoder_.eod_id >= 0) ids_.push_back(encoder_.eod_id);
     if (ids_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-      throw FormatError(error_text("a document", "", "at most 2147483647 tokens", std::to_string(ids_.size())));
+      throw FormatError(
+          error_text("a document", "", "at most 2147483647 tokens", std::to_string(ids_.size())));
     }
     formats::pack_tokens(type_, ids_, out_.tokens);
     out_.lengths.push_back(static_cast<int32_t>(ids_.size()));
@@ -61,7 +62,8 @@ class Encoding final : public DocumentSink {
   std::vector<int32_t> ids_;
 };
 
-// A shard under way: one thread at a time reads it, any encode its blocks, one at a time writes them in order.
+// A shard under way: one thread at a time reads it, any encode its blocks, one at a time writes
+// them in order.
 struct ShardRun {
   int64_t shard = 0;
   std::string stem;
@@ -85,8 +87,8 @@ struct Task {
 class Pipeline {
  public:
   Pipeline(const Plan& plan, const std::vector<int64_t>& shards, const TextEncoder& encoder,
-           const PipelineOptions& options, const std::function<std::string(int64_t)>& stem_of, int64_t done_bytes,
-           int64_t total_bytes, Reporter& reporter)
+           const PipelineOptions& options, const std::function<std::string(int64_t)>& stem_of,
+           int64_t done_bytes, int64_t total_bytes, Reporter& reporter)
       : plan_(plan),
         waiting_(shards.begin(), shards.end()),
         encoder_(encoder),
@@ -124,7 +126,8 @@ class Pipeline {
     changed_.notify_all();
   }
 
-  // Runs a step; what it throws ends the work. The error of the earliest shard is the one that counts.
+  // Runs a step; what it throws ends the work. The error of the earliest shard is the one that
+  // counts.
   template <class Step>
   void guarded(std::unique_lock<std::mutex>& lock, int64_t shard, Step step) {
     try {
@@ -139,14 +142,17 @@ class Pipeline {
     changed_.notify_all();
   }
 
-  // The earliest shard that nobody reads, a new one if all are being read; null if there is enough under way.
+  // The earliest shard that nobody reads, a new one if all are being read; null if there is enough
+  // under way.
   ShardRun* shard_to_read() {
     const auto num_under_way = 2 * options_.num_workers + 2;
-    if (bytes_under_way_ >= options_.max_bytes_under_way || blocks_under_way_ >= num_under_way) return nullptr;
+    if (bytes_under_way_ >= options_.max_bytes_under_way || blocks_under_way_ >= num_under_way)
+      return nullptr;
     for (ShardRun& run : runs_) {
       if (!run.reading && !run.read_to_end) return &run;
     }
-    if (waiting_.empty() || static_cast<int64_t>(runs_.size()) >= options_.num_workers) return nullptr;
+    if (waiting_.empty() || static_cast<int64_t>(runs_.size()) >= options_.num_workers)
+      return nullptr;
     ShardRun& run = runs_.emplace_back();
     run.shard = waiting_.front();
     waiting_.pop_front();
@@ -164,7 +170,8 @@ class Pipeline {
     while (!found) {
       if (run.reader == nullptr) {
         if (run.next_range == ranges.size()) break;
-        run.reader = open_block_reader(ranges[run.next_range++], options_.records, options_.block_bytes);
+        run.reader =
+            open_block_reader(ranges[run.next_range++], options_.records, options_.block_bytes);
       }
       found = run.reader->next(task.block);
       if (!found) run.reader = nullptr;
@@ -199,7 +206,8 @@ class Pipeline {
   // Writes what is next in order for as long as there is such a block.
   void write(std::unique_lock<std::mutex>& lock, ShardRun& run) {
     run.writing = true;
-    for (auto next = run.encoded.begin(); next != run.encoded.end() && next->first == run.blocks_written;
+    for (auto next = run.encoded.begin();
+         next != run.encoded.end() && next->first == run.blocks_written;
          next = run.encoded.begin()) {
       const Encoded encoded = std::move(next->second);
       run.encoded.erase(next);
@@ -213,8 +221,9 @@ class Pipeline {
       done_bytes_ += encoded.file_bytes;
       documents_ += encoded.counts.documents;
       tokens_ += encoded.counts.tokens;
-      reporter_.progress("prepare", done_bytes_, total_bytes_, "B",
-                         std::to_string(documents_) + " documents, " + std::to_string(tokens_) + " tokens");
+      reporter_.progress(
+          "prepare", done_bytes_, total_bytes_, "B",
+          std::to_string(documents_) + " documents, " + std::to_string(tokens_) + " tokens");
       changed_.notify_all();
     }
     run.writing = false;

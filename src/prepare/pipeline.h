@@ -19,13 +19,16 @@ struct PipelineOptions {
   formats::TokenType token_type = formats::TokenType::kI32;
   int64_t num_workers = 1;
   int64_t block_bytes = int64_t{1} << 19;
-  int64_t max_bytes_under_way = int64_t{1} << 28;  // of text; single larger records still pass, one at a time
+  int64_t max_bytes_under_way = int64_t{1}
+                                << 28;  // of text; single larger records still pass, one at a time
 };
 
-// Makes the parts of these shards; stem_of gives a shard's files. Parts finished before an error stay. Throws the first error, in the order of
-// shards, of those that occurred. `done_bytes` of `total_bytes` were finished before, for progress.
+// Makes the parts of these shards; stem_of gives a shard's files. Parts finished before an error
+// stay. Throws the first error, in the order of shards, of those that occurred. `done_bytes` of
+// `total_bytes` were finished before, for progress.
 void make_parts(const Plan& plan, const std::vector<int64_t>& shards, const TextEncoder& encoder,
-                const PipelineOptions& options, const std::function<std::string(int64_t shard)>& stem_of,
-                int64_t done_bytes, int64_t total_bytes, Reporter& reporter);
+                const PipelineOptions& options,
+                const std::function<std::string(int64_t shard)>& stem_of, int64_t done_bytes,
+                int64_t total_bytes, Reporter& reporter);
 
 }  // namespace deltatrain::prepare

@@ -1,5 +1,5 @@
-// The division of the input into shards, which follows from the files and the settings alone: so any number
-// of workers, machines and restarts makes the same parts.
+// The division of the input into shards, which follows from the files and the settings alone: so
+// any number of workers, machines and restarts makes the same parts.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ struct Plan {
   int64_t bytes = 0;
 };
 
-// Files that can be read from the middle are cut into ranges of `shard_bytes`; others stay whole. Ranges are
-// put together in order until a shard has shard_bytes.
+// Files that can be read from the middle are cut into ranges of `shard_bytes`; others stay whole.
+// Ranges are put together in order until a shard has shard_bytes.
 Plan make_plan(std::vector<InputFile> files, const RecordOptions& options, int64_t shard_bytes);
 
 // Names what is in the files well enough to notice a change: size and a checksum of both ends.

@@ -21,10 +21,14 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 const char* name_of(TextDocuments value) {
-  return value == TextDocuments::kFile ? "file" : value == TextDocuments::kLine ? "line" : "paragraph";
+  return value == TextDocuments::kFile   ? "file"
+         : value == TextDocuments::kLine ? "line"
+                                         : "paragraph";
 }
 const char* name_of(OnInvalidUtf8 value) {
-  return value == OnInvalidUtf8::kStop ? "stop" : value == OnInvalidUtf8::kReplace ? "replace" : "skip";
+  return value == OnInvalidUtf8::kStop      ? "stop"
+         : value == OnInvalidUtf8::kReplace ? "replace"
+                                            : "skip";
 }
 const char* name_of(OnBadDocument value) { return value == OnBadDocument::kStop ? "stop" : "skip"; }
 
@@ -35,25 +39,32 @@ std::string sha256_of(const std::string& text) {
 }
 
 void check_options(const PrepareOptions& options) {
-  const auto require = [](bool holds, const char* what, const char* expected, const std::string& got) {
+  const auto require = [](bool holds, const char* what, const char* expected,
+                          const std::string& got) {
     if (!holds) throw ConfigError(error_text("", what, expected, got));
   };
   require(!options.inputs.empty(), "--input", "at least one file, folder or glob", "none");
-  require(!options.out.empty() && !options.out.ends_with('/'), "--out", "a prefix of files", "'" + options.out + "'");
+  require(!options.out.empty() && !options.out.ends_with('/'), "--out", "a prefix of files",
+          "'" + options.out + "'");
   require(options.num_workers > 0, "--workers", "at least 1", std::to_string(options.num_workers));
-  require(options.num_partitions > 0, "--partitions", "at least 1", std::to_string(options.num_partitions));
-  require(options.valid_fraction >= 0 && options.valid_fraction < 1, "--valid-fraction", "a number from 0 to below 1",
-          std::to_string(options.valid_fraction));
-  require(options.num_partitions == 1 || options.valid_fraction == 0, "--partitions with --valid-fraction",
-          "one of the two", "both");
-  require(options.records.text_column.find('/') == std::string::npos && !options.records.text_column.empty(),
+  require(options.num_partitions > 0, "--partitions", "at least 1",
+          std::to_string(options.num_partitions));
+  require(options.valid_fraction >= 0 && options.valid_fraction < 1, "--valid-fraction",
+          "a number from 0 to below 1", std::to_string(options.valid_fraction));
+  require(options.num_partitions == 1 || options.valid_fraction == 0,
+          "--partitions with --valid-fraction", "one of the two", "both");
+  require(options.records.text_column.find('/') == std::string::npos &&
+              !options.records.text_column.empty(),
           "--text-column", "a name without '/', since outputs are named after it",
           "'" + options.records.text_column + "'");
   require(options.records.max_document_bytes > 0, "--max-document-bytes", "at least 1",
           std::to_string(options.records.max_document_bytes));
-  require(options.num_machines > 0 && options.machine >= 0 && options.machine < options.num_machines, "--shard",
-          "i/n with i from 1 to n", std::to_string(options.machine + 1) + "/" + std::to_string(options.num_machines));
-  require(!options.merge || options.num_machines == 1, "--merge with --shard", "one of the two", "both");
+  require(
+      options.num_machines > 0 && options.machine >= 0 && options.machine < options.num_machines,
+      "--shard", "i/n with i from 1 to n",
+      std::to_string(options.machine + 1) + "/" + std::to_string(options.num_machines));
+  require(!options.merge || options.num_machines == 1, "--merge with --shard", "one of the two",
+          "both");
 }
 
 // Everything that the outputs depend on.
@@ -61,7 +72,8 @@ Json settings_of(const PrepareOptions& options, const TextEncoder& encoder, cons
                  formats::TokenType type) {
   std::string fingerprints;
   for (const InputFile& file : plan.files) {
-    fingerprints += file.path + " " + file_format_name(file.format) + " " + file_fingerprint(file) + "\n";
+    fingerprints +=
+        file.path + " " + file_format_name(file.format) + " " + file_fingerprint(file) + "\n";
   }
   return Json{{"layout", "megatron"},
               {"tokenizer", encoder.description},
@@ -116,16 +128,19 @@ class Preparation {
   PrepareResult run() {
     InputFiles inputs = find_input_files(options_.inputs, options_.format);
     if (inputs.num_ignored > 0) {
-      reporter_.message("prepare", std::to_string(inputs.num_ignored) + " files of other kinds in the folders are left out");
+      reporter_.message("prepare", std::to_string(inputs.num_ignored) +
+                                       " files of other kinds in the folders are left out");
     }
     plan_ = make_plan(std::move(inputs.files), options_.records, options_.shard_bytes);
     settings_ = settings_of(options_, encoder_, plan_, type_);
     if (options_.overwrite) remove_outputs();
-    if (const std::optional<PrepareResult> finished = finished_run(); finished.has_value()) return *finished;
+    if (const std::optional<PrepareResult> finished = finished_run(); finished.has_value())
+      return *finished;
     claim_parts();
     remove_leftovers();
     if (!options_.merge) make_missing_parts();
-    if (options_.num_machines > 1) return {.counts = count_parts(false), .outputs = {}, .already_there = false};
+    if (options_.num_machines > 1)
+      return {.counts = count_parts(false), .outputs = {}, .already_there = false};
     return merge();
   }
 
@@ -151,14 +166,17 @@ class Preparation {
     fs::remove_all(parts_);
   }
 
-  // The result of a run with the same settings that had finished; an error when other outputs are there.
+  // The result of a run with the same settings that had finished; an error when other outputs are
+  // there.
   std::optional<PrepareResult> finished_run() const {
     const std::optional<Json> manifest = read_json(manifest_path_);
     if (manifest.has_value()) {
-      const std::string differs = difference(settings_, manifest->value("settings", Json::object()));
+      const std::string differs =
+          difference(settings_, manifest->value("settings", Json::object()));
       if (!differs.empty()) {
-        throw ConfigError(error_text(manifest_path_, "", "no earlier output",
-                                     "one of other settings (" + differs + "); give another --out or --overwrite"));
+        throw ConfigError(error_text(
+            manifest_path_, "", "no earlier output",
+            "one of other settings (" + differs + "); give another --out or --overwrite"));
       }
       PrepareResult result;
       result.already_there = true;
@@ -168,20 +186,25 @@ class Preparation {
       for (const Json& output : manifest->at("outputs")) {
         for (const char* kind : {"bin", "idx"}) {
           const Json& file = output.at(kind);
-          const fs::path path = fs::path(manifest_path_).parent_path() / file.at("file").get<std::string>();
+          const fs::path path =
+              fs::path(manifest_path_).parent_path() / file.at("file").get<std::string>();
           std::error_code missing;
-          whole = whole && static_cast<int64_t>(fs::file_size(path, missing)) == file.at("bytes").get<int64_t>();
+          whole = whole && static_cast<int64_t>(fs::file_size(path, missing)) ==
+                               file.at("bytes").get<int64_t>();
           result.outputs.push_back({path.string(), file.at("bytes"), file.at("sha256")});
         }
       }
       if (whole) return result;
-      throw ConfigError(error_text(manifest_path_, "", "the outputs that it names",
-                                   "files missing or of another size; give --overwrite to make them again"));
+      throw ConfigError(
+          error_text(manifest_path_, "", "the outputs that it names",
+                     "files missing or of another size; give --overwrite to make them again"));
     }
     if (fs::exists(parts_)) return std::nullopt;  // a run that stopped may have left outputs behind
     for (const std::string& path : output_paths()) {
       if (fs::exists(path)) {
-        throw ConfigError(error_text(path, "", "no earlier output", "a file without a manifest; give another --out or --overwrite"));
+        throw ConfigError(
+            error_text(path, "", "no earlier output",
+                       "a file without a manifest; give another --out or --overwrite"));
       }
     }
     return std::nullopt;
@@ -194,15 +217,18 @@ class Preparation {
     if (earlier.has_value()) {
       const std::string differs = difference(settings_, *earlier);
       if (differs.empty()) return;
-      throw ConfigError(error_text(path, "", "an unfinished run of these settings",
-                                   "one of others (" + differs + "); give another --out or --overwrite"));
+      throw ConfigError(
+          error_text(path, "", "an unfinished run of these settings",
+                     "one of others (" + differs + "); give another --out or --overwrite"));
     }
     if (options_.merge) {
-      throw ConfigError(error_text("--merge", parts_, "the parts that --shard runs have made", "none"));
+      throw ConfigError(
+          error_text("--merge", parts_, "the parts that --shard runs have made", "none"));
     }
     std::error_code failed;
     fs::create_directories(parts_, failed);
-    if (failed) throw FileError(parts_ + ": cannot be created: " + failed.message(), ExitCode::kEnvironment);
+    if (failed)
+      throw FileError(parts_ + ": cannot be created: " + failed.message(), ExitCode::kEnvironment);
     write_file_atomically(path, settings_.dump(1) + "\n");
   }
 
@@ -222,31 +248,36 @@ class Preparation {
       }
     }
     if (num_done > 0) {
-      reporter_.message("prepare", "goes on: " + std::to_string(num_done) + " of " +
-                                       std::to_string(num_done + static_cast<int64_t>(missing.size())) +
-                                       " shards are there");
+      reporter_.message("prepare",
+                        "goes on: " + std::to_string(num_done) + " of " +
+                            std::to_string(num_done + static_cast<int64_t>(missing.size())) +
+                            " shards are there");
     }
     PipelineOptions pipeline;
     pipeline.records = options_.records;
     pipeline.token_type = type_;
     pipeline.num_workers = options_.num_workers;
-    make_parts(plan_, missing, encoder_, pipeline, [this](int64_t shard) { return stem_of(shard); }, done_bytes,
-               total_bytes, reporter_);
+    make_parts(
+        plan_, missing, encoder_, pipeline, [this](int64_t shard) { return stem_of(shard); },
+        done_bytes, total_bytes, reporter_);
   }
 
-  // Temporary files of a run that was killed. Other machines write into the same folder: theirs stay.
+  // Temporary files of a run that was killed. Other machines write into the same folder: theirs
+  // stay.
   void remove_leftovers() const {
     if (options_.num_machines > 1) return;
     const fs::path out(options_.out);
     const auto remove_in = [](const fs::path& folder, const std::string& start) {
       for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
-        if (name.starts_with(start) && name.find(".tmp-") != std::string::npos) fs::remove(entry.path());
+        if (name.starts_with(start) && name.find(".tmp-") != std::string::npos)
+          fs::remove(entry.path());
       }
     };
     remove_in(parts_, "");
     for (const std::string& path : output_paths()) {
-      remove_in(out.has_parent_path() ? out.parent_path() : ".", fs::path(path).filename().string());
+      remove_in(out.has_parent_path() ? out.parent_path() : ".",
+                fs::path(path).filename().string());
     }
   }
 
@@ -257,8 +288,9 @@ class Preparation {
     for (int64_t i = 0; i < num_shards(); ++i) {
       if (!part_is_whole(stem_of(i))) {
         if (!all) continue;
-        throw ConfigError(error_text("--merge", parts_, "all " + std::to_string(num_shards()) + " parts",
-                                     "none for shard " + std::to_string(i) + "; has every --shard run finished?"));
+        throw ConfigError(error_text(
+            "--merge", parts_, "all " + std::to_string(num_shards()) + " parts",
+            "none for shard " + std::to_string(i) + "; has every --shard run finished?"));
       }
       counts.add(read_part_counts(stem_of(i)));
     }
@@ -274,12 +306,14 @@ class Preparation {
         skipped += (skipped.empty() ? ": " : ", ") + std::to_string(count) + " " + reason;
       }
       fs::remove_all(parts_);
-      throw ConfigError(error_text("--input " + options_.inputs.front(), "", "at least one document",
-                                   "none in " + std::to_string(plan_.files.size()) + " files" + skipped));
+      throw ConfigError(
+          error_text("--input " + options_.inputs.front(), "", "at least one document",
+                     "none in " + std::to_string(plan_.files.size()) + " files" + skipped));
     }
     std::vector<std::string> stems;
     for (int64_t i = 0; i < num_shards(); ++i) stems.push_back(stem_of(i));
-    const std::vector<TokenFiles> files = assemble(stems, layout_, type_, result.counts.tokens, reporter_);
+    const std::vector<TokenFiles> files =
+        assemble(stems, layout_, type_, result.counts.tokens, reporter_);
 
     Json outputs = Json::array();
     for (const TokenFiles& one : files) {
@@ -287,14 +321,16 @@ class Preparation {
         result.outputs.push_back({path.string(), bytes, sha256});
         return Json{{"file", path.filename().string()}, {"bytes", bytes}, {"sha256", sha256}};
       };
-      outputs.push_back(
-          Json{{"documents", one.documents},
-               {"tokens", one.tokens},
-               {"bin", entry(formats::bin_path(one.prefix), one.digests.bin_bytes, one.digests.bin_sha256)},
-               {"idx", entry(formats::idx_path(one.prefix), one.digests.idx_bytes, one.digests.idx_sha256)}});
+      outputs.push_back(Json{{"documents", one.documents},
+                             {"tokens", one.tokens},
+                             {"bin", entry(formats::bin_path(one.prefix), one.digests.bin_bytes,
+                                           one.digests.bin_sha256)},
+                             {"idx", entry(formats::idx_path(one.prefix), one.digests.idx_bytes,
+                                           one.digests.idx_sha256)}});
     }
     Json inputs = Json::array();
-    for (const InputFile& file : plan_.files) inputs.push_back(Json{{"path", file.path}, {"bytes", file.bytes}});
+    for (const InputFile& file : plan_.files)
+      inputs.push_back(Json{{"path", file.path}, {"bytes", file.bytes}});
     const Json manifest{{"documents", result.counts.documents},
                         {"tokens", result.counts.tokens},
                         {"text_bytes", result.counts.text_bytes},
@@ -321,7 +357,8 @@ class Preparation {
 
 }  // namespace
 
-PrepareResult prepare_token_files(const PrepareOptions& options, const TextEncoder& encoder, Reporter& reporter) {
+PrepareResult prepare_token_files(const PrepareOptions& options, const TextEncoder& encoder,
+                                  Reporter& reporter) {
   check_options(options);
   return Preparation(options, encoder, reporter).run();
 }

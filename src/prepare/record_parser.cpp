@@ -13,7 +13,8 @@ namespace deltatrain::prepare {
 
 namespace {
 
-constexpr size_t kMaxKeptBytes = size_t{1} << 26;  // scratch beyond this is given back after a large record
+constexpr size_t kMaxKeptBytes = size_t{1}
+                                 << 26;  // scratch beyond this is given back after a large record
 
 std::string_view without_carriage_return(std::string_view line) {
   if (line.ends_with('\r')) line.remove_suffix(1);
@@ -22,15 +23,19 @@ std::string_view without_carriage_return(std::string_view line) {
 
 bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-bool is_blank(std::string_view line) { return std::all_of(line.begin(), line.end(), is_json_space); }
+bool is_blank(std::string_view line) {
+  return std::all_of(line.begin(), line.end(), is_json_space);
+}
 
 // Lines of a file before this byte. Only asked on the way to an error message.
 int64_t count_lines(const FileRange& range, int64_t end) {
-  const std::unique_ptr<ByteStream> stream = open_byte_stream(range.file->path, range.file->compression);
+  const std::unique_ptr<ByteStream> stream =
+      open_byte_stream(range.file->path, range.file->compression);
   std::string buffer(size_t{1} << 20, '\0');
   int64_t lines = 0;
   while (end > 0) {
-    const size_t count = stream->read(buffer.data(), std::min(buffer.size(), static_cast<size_t>(end)));
+    const size_t count =
+        stream->read(buffer.data(), std::min(buffer.size(), static_cast<size_t>(end)));
     if (count == 0) break;
     lines += std::count(buffer.begin(), buffer.begin() + static_cast<std::ptrdiff_t>(count), '\n');
     end -= static_cast<int64_t>(count);
@@ -41,7 +46,8 @@ int64_t count_lines(const FileRange& range, int64_t end) {
 std::string quoted_bytes(std::string_view text, size_t offset) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string out;
-  for (size_t i = offset; i < std::min(text.size(), offset + text::ill_formed_length(text, offset)); ++i) {
+  for (size_t i = offset; i < std::min(text.size(), offset + text::ill_formed_length(text, offset));
+       ++i) {
     const auto byte = static_cast<unsigned char>(text[i]);
     out += std::string(out.empty() ? "" : " ") + "0x" + kDigits[byte >> 4] + kDigits[byte & 15];
   }
@@ -52,7 +58,10 @@ int hex_value(std::string_view digits) {
   int value = 0;
   if (digits.size() < 4) return -1;
   for (const char c : digits.substr(0, 4)) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+    const int digit = c >= '0' && c <= '9'   ? c - '0'
+                      : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                      : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                             : -1;
     if (digit < 0) return -1;
     value = value * 16 + digit;
   }
@@ -109,8 +118,8 @@ struct RecordParser::State {
     const auto begin = block->bytes.begin();
     const int64_t line = count_lines(block->range, block->range.begin) + block->lines_before + 1 +
                          std::count(begin, begin + static_cast<std::ptrdiff_t>(offset), '\n');
-    throw FormatError(error_text(block->range.file->path + ":" + std::to_string(line), problem.what, problem.expected,
-                                 problem.got));
+    throw FormatError(error_text(block->range.file->path + ":" + std::to_string(line), problem.what,
+                                 problem.expected, problem.got));
   }
 
   // Refuses, replaces or passes on; `text` lies at `offset` of the block.
@@ -119,7 +128,8 @@ struct RecordParser::State {
       sink->skipped("empty");
       return;
     }
-    const size_t bad = known_well_formed ? std::string_view::npos : text::find_ill_formed_utf8(text);
+    const size_t bad =
+        known_well_formed ? std::string_view::npos : text::find_ill_formed_utf8(text);
     if (bad == std::string_view::npos) {
       sink->document(text);
     } else if (options.on_invalid_utf8 == OnInvalidUtf8::kReplace) {
@@ -128,16 +138,19 @@ struct RecordParser::State {
       sink->replaced("invalid UTF-8", replaced);
       sink->document(repaired);
     } else {
-      handle({"invalid UTF-8", "byte " + std::to_string(bad) + " of the text", "UTF-8", quoted_bytes(text, bad)},
+      handle({"invalid UTF-8", "byte " + std::to_string(bad) + " of the text", "UTF-8",
+              quoted_bytes(text, bad)},
              offset + bad);
     }
   }
 
   void text_record(std::string_view text, size_t offset) {
-    if (static_cast<int64_t>(text.size()) > options.max_document_bytes) return handle_oversized(text.size(), offset);
+    if (static_cast<int64_t>(text.size()) > options.max_document_bytes)
+      return handle_oversized(text.size(), offset);
     const size_t zero = text.find('\0');
     if (zero != std::string_view::npos) {
-      handle({"binary", "byte " + std::to_string(zero) + " of the text", "text", "a zero byte: a binary file?"},
+      handle({"binary", "byte " + std::to_string(zero) + " of the text", "text",
+              "a zero byte: a binary file?"},
              offset + zero);
       return;
     }
@@ -151,19 +164,22 @@ struct RecordParser::State {
   }
 
   void handle_oversized(size_t bytes, size_t offset) {
-    handle({"oversized", "record", "at most " + std::to_string(options.max_document_bytes) + " bytes",
-            bytes > 0 ? std::to_string(bytes) + " bytes" : "more"},
-           offset);
+    handle(
+        {"oversized", "record", "at most " + std::to_string(options.max_document_bytes) + " bytes",
+         bytes > 0 ? std::to_string(bytes) + " bytes" : "more"},
+        offset);
   }
 
   void json_record(std::string_view line, size_t offset) {
-    if (static_cast<int64_t>(line.size()) > options.max_document_bytes) return handle_oversized(line.size(), offset);
+    if (static_cast<int64_t>(line.size()) > options.max_document_bytes)
+      return handle_oversized(line.size(), offset);
     simdjson::dom::element root;
     auto error = parse_json(line.data(), line.size(), root);
     if (error == simdjson::UTF8_ERROR) {
       const size_t bad = text::find_ill_formed_utf8(line);
       if (options.on_invalid_utf8 != OnInvalidUtf8::kReplace) {
-        handle({"invalid UTF-8", "byte " + std::to_string(bad) + " of the line", "UTF-8", quoted_bytes(line, bad)},
+        handle({"invalid UTF-8", "byte " + std::to_string(bad) + " of the line", "UTF-8",
+                quoted_bytes(line, bad)},
                offset + bad);
         return;
       }
@@ -174,7 +190,8 @@ struct RecordParser::State {
       error = parse_scratch(root);
     }
     if (error == simdjson::STRING_ERROR) {
-      // Python's json reads unpaired surrogates; they stand for no character, so they become U+FFFD.
+      // Python's json reads unpaired surrogates; they stand for no character, so they become
+      // U+FFFD.
       std::string repaired(line);
       const int64_t replaced = replace_lone_surrogates(repaired);
       if (replaced > 0) {
@@ -184,7 +201,9 @@ struct RecordParser::State {
       }
     }
     if (error != simdjson::SUCCESS) {
-      handle({"broken JSON", "", "a JSON object", std::string("broken JSON: ") + simdjson::error_message(error)}, offset);
+      handle({"broken JSON", "", "a JSON object",
+              std::string("broken JSON: ") + simdjson::error_message(error)},
+             offset);
       return;
     }
     simdjson::dom::object object;
@@ -206,7 +225,8 @@ struct RecordParser::State {
     }
     const std::string what = "key " + options.text_column;
     if (!found) {
-      handle({"missing key", what, "a string", keys.empty() ? "an object without keys" : "only the keys " + keys},
+      handle({"missing key", what, "a string",
+              keys.empty() ? "an object without keys" : "only the keys " + keys},
              offset);
       return;
     }
@@ -237,12 +257,18 @@ struct RecordParser::State {
 
   static std::string type_name(simdjson::dom::element value) {
     switch (value.type()) {
-      case simdjson::dom::element_type::ARRAY: return "an array";
-      case simdjson::dom::element_type::OBJECT: return "an object";
-      case simdjson::dom::element_type::STRING: return "a string";
-      case simdjson::dom::element_type::BOOL: return "a truth value";
-      case simdjson::dom::element_type::NULL_VALUE: return "null";
-      default: return "a number";
+      case simdjson::dom::element_type::ARRAY:
+        return "an array";
+      case simdjson::dom::element_type::OBJECT:
+        return "an object";
+      case simdjson::dom::element_type::STRING:
+        return "a string";
+      case simdjson::dom::element_type::BOOL:
+        return "a truth value";
+      case simdjson::dom::element_type::NULL_VALUE:
+        return "null";
+      default:
+        return "a number";
     }
   }
 
@@ -300,13 +326,18 @@ void RecordParser::parse(const Block& block, DocumentSink& sink) {
     return;
   }
   switch (state.options.text_documents) {
-    case TextDocuments::kFile: state.text_record(block.bytes, 0); break;
+    case TextDocuments::kFile:
+      state.text_record(block.bytes, 0);
+      break;
     case TextDocuments::kLine:
       state.for_each_line(block.bytes, [&](std::string_view line, size_t offset) {
-        if (!without_carriage_return(line).empty()) state.text_record(without_carriage_return(line), offset);
+        if (!without_carriage_return(line).empty())
+          state.text_record(without_carriage_return(line), offset);
       });
       break;
-    case TextDocuments::kParagraph: state.paragraphs(block.bytes); break;
+    case TextDocuments::kParagraph:
+      state.paragraphs(block.bytes);
+      break;
   }
 }
 

@@ -1,8 +1,9 @@
-// From files to raw records (reading, one thread) and from raw records to documents (parsing, many threads).
+// From files to raw records (reading, one thread) and from raw records to documents (parsing, many
+// threads).
 //
-// A record is what may become one document: a line of JSON, or of a text file the whole, a line or a
-// paragraph. Reading only finds the borders between records; whatever needs a look at the content is left to
-// parsing, so that it spreads over the workers.
+// A record is what may become one document: a line of JSON, or of a text file the whole, a line or
+// a paragraph. Reading only finds the borders between records; whatever needs a look at the content
+// is left to parsing, so that it spreads over the workers.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,11 @@
 
 namespace deltatrain::prepare {
 
-enum class TextDocuments : uint8_t { kFile, kLine, kParagraph };  // what is one document in a text file
+enum class TextDocuments : uint8_t {
+  kFile,
+  kLine,
+  kParagraph
+};  // what is one document in a text file
 enum class OnInvalidUtf8 : uint8_t { kStop, kReplace, kSkip };
 enum class OnBadDocument : uint8_t { kStop, kSkip };
 
@@ -57,8 +62,8 @@ std::unique_ptr<BlockReader> open_block_reader(const FileRange& range, const Rec
 // Whether ranges other than the whole file are possible.
 bool can_split(const InputFile& file, const RecordOptions& options);
 
-// What became of records, by name: "empty", "missing key", "null", "not text", "broken JSON", "binary",
-// "oversized", "invalid UTF-8" for skipped ones.
+// What became of records, by name: "empty", "missing key", "null", "not text", "broken JSON",
+// "binary", "oversized", "invalid UTF-8" for skipped ones.
 using Counts = std::map<std::string, int64_t>;
 
 // Receives the records of a block in order.
@@ -78,7 +83,8 @@ class RecordParser {
   RecordParser(const RecordParser&) = delete;
   RecordParser& operator=(const RecordParser&) = delete;
 
-  // Throws FormatError "FILE:LINE: what: expected, got" for a bad record where the options say stop.
+  // Throws FormatError "FILE:LINE: what: expected, got" for a bad record where the options say
+  // stop.
   void parse(const Block& block, DocumentSink& sink);
 
  private:

@@ -47,7 +47,8 @@ std::unique_ptr<const SampleSource> counting(bool masked = false, int64_t end = 
   return std::make_unique<CountingSource>(masked, end);
 }
 
-LoaderOptions options_of(int64_t micro_batch_size, int64_t global_batch_size, int64_t rank = 0, int64_t num_ranks = 1) {
+LoaderOptions options_of(int64_t micro_batch_size, int64_t global_batch_size, int64_t rank = 0,
+                         int64_t num_ranks = 1) {
   LoaderOptions options;
   options.micro_batch_size = micro_batch_size;
   options.global_batch_size = global_batch_size;
@@ -95,7 +96,8 @@ TEST(BatchLoaderTest, GivesStepsInOrder) {
 TEST(BatchLoaderTest, SameSamplesForAnyMicroBatchAndNumberOfRanks) {
   const std::vector<int32_t> want = global_inputs(16, 1, 3);
   EXPECT_EQ(want[0], 480);
-  for (const auto& [b, ranks] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {4, 1}, {2, 2}, {1, 4}, {4, 4}, {2, 8}}) {
+  for (const auto& [b, ranks] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {4, 1}, {2, 2}, {1, 4}, {4, 4}, {2, 8}}) {
     EXPECT_EQ(global_inputs(b, ranks, 3), want) << b << " rows, " << ranks << " ranks";
   }
 }
@@ -127,7 +129,8 @@ TEST(BatchLoaderTest, CountsTheValidLabelsOfAllRanks) {
 
 TEST(BatchLoaderTest, ShiftsDocumentStartsToTheirRow) {
   BatchLoader loader(counting(true), options_of(3, 3));
-  EXPECT_THAT(loader.next_step().micro_batches[0].sequence_offsets, ElementsAre(0, 2, 3, 5, 6, 8, 9));
+  EXPECT_THAT(loader.next_step().micro_batches[0].sequence_offsets,
+              ElementsAre(0, 2, 3, 5, 6, 8, 9));
 }
 
 TEST(BatchLoaderTest, HandsOverWhatReadingThrewAtItsStepAndGoesOnAfterASeek) {
@@ -151,7 +154,8 @@ TEST(BatchLoaderTest, RefusesSizesThatDoNotDivide) {
     BatchLoader loader(counting(), options_of(3, 8));
     FAIL();
   } catch (const ConfigError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("global_batch_size: expected a multiple of micro_batch_size 3"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("global_batch_size: expected a multiple of micro_batch_size 3"));
   }
 }
 

@@ -1,5 +1,6 @@
-// Expected values: numpy 1.24 (RandomState, default_rng, SeedSequence) and torch (randperm) themselves. Long
-// orders are compared by the SHA-256 of their little-endian bytes, of which some are known by 16 digits.
+// Expected values: numpy 1.24 (RandomState, default_rng, SeedSequence) and torch (randperm)
+// themselves. Long orders are compared by the SHA-256 of their little-endian bytes, of which some
+// are known by 16 digits.
 #include "data/reference_random.h"
 
 #include <gmock/gmock.h>
@@ -63,14 +64,15 @@ TEST(NumpyRandomStateTest, ShufflesAThousand) {
 }
 
 TEST(NumpyGeneratorTest, SpreadsTheSeedAsSeedSequence) {
-  EXPECT_THAT(numpy_seed_sequence(42, 8), ElementsAre(3444837047U, 2669555309U, 2046530742U, 3581440988U, 1691623607U,
-                                                      2099784219U, 1184028159U, 862288241U));
+  EXPECT_THAT(numpy_seed_sequence(42, 8),
+              ElementsAre(3444837047U, 2669555309U, 2046530742U, 3581440988U, 1691623607U,
+                          2099784219U, 1184028159U, 862288241U));
 }
 
 TEST(NumpyGeneratorTest, DrawsTheWordsOfNumpy) {
   NumpyGenerator generator(42);
-  for (const uint64_t word :
-       {14276969152011380360ULL, 8095878257575067585ULL, 15838336090824644132ULL, 12864169557245331597ULL}) {
+  for (const uint64_t word : {14276969152011380360ULL, 8095878257575067585ULL,
+                              15838336090824644132ULL, 12864169557245331597ULL}) {
     EXPECT_EQ(generator.next64(), word);
   }
 }
@@ -104,10 +106,14 @@ TEST(TorchRandpermTest, PermutesAsTorch) {
 
 // torch 2.11, manual_seed(42).
 TEST(TorchRandpermTest, PermutesAsTorchWithSeed42) {
-  EXPECT_EQ(digest(torch_randperm(1, 42)), "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc");
-  EXPECT_EQ(digest(torch_randperm(10, 42)), "fd6484606b698821d3cb41481c8658938c5df28b4df65a624686fb697f37c1ad");
-  EXPECT_EQ(digest(torch_randperm(1000, 42)), "ac5c22de20fc5d169c3080fbf2719977f1c5e187f76217d18f95047e3cf159d6");
-  EXPECT_EQ(digest(torch_randperm(100000, 42)), "0db47ee798461909e3e4eb0e9f8d3617d637ba050433ae3f090dadb7e149ce3f");
+  EXPECT_EQ(digest(torch_randperm(1, 42)),
+            "af5570f5a1810b7af78caf4bc70a660f0df51e42baf91d4de5b2328de0e83dfc");
+  EXPECT_EQ(digest(torch_randperm(10, 42)),
+            "fd6484606b698821d3cb41481c8658938c5df28b4df65a624686fb697f37c1ad");
+  EXPECT_EQ(digest(torch_randperm(1000, 42)),
+            "ac5c22de20fc5d169c3080fbf2719977f1c5e187f76217d18f95047e3cf159d6");
+  EXPECT_EQ(digest(torch_randperm(100000, 42)),
+            "0db47ee798461909e3e4eb0e9f8d3617d637ba050433ae3f090dadb7e149ce3f");
 }
 
 TEST(TorchRandpermTest, RefusesSizesForWhichTorchChangesItsMethod) {

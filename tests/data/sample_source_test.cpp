@@ -48,8 +48,9 @@ class SampleSourceTest : public testing::Test {
     return (folder_ / name).string();
   }
 
-  static std::unique_ptr<const SampleSource> open(const std::string& prefix, DataOrder order, int64_t seq_length,
-                                                  int64_t num_samples = 0, uint64_t seed = 0) {
+  static std::unique_ptr<const SampleSource> open(const std::string& prefix, DataOrder order,
+                                                  int64_t seq_length, int64_t num_samples = 0,
+                                                  uint64_t seed = 0) {
     SourceOptions options;
     options.prefix = prefix;
     options.order = order;
@@ -59,7 +60,8 @@ class SampleSourceTest : public testing::Test {
     return open_sample_source(options);
   }
 
-  static std::unique_ptr<const SampleSource> open_packed(const std::string& prefix, int64_t seq_length) {
+  static std::unique_ptr<const SampleSource> open_packed(const std::string& prefix,
+                                                         int64_t seq_length) {
     SourceOptions options;
     options.prefix = prefix;
     options.order = DataOrder::kSequential;
@@ -86,8 +88,10 @@ TEST_F(SampleSourceTest, SequentialGivesTheFileInOrderAndStartsAgain) {
 // Order 7 2 9 1 0 8 4 5 6 3 of these documents and shuffled samples 3 11 2 ...: the vector of
 // megatron_order_test, followed to the tokens by hand.
 TEST_F(SampleSourceTest, MegatronFollowsTheShuffledDocuments) {
-  const auto source = open(write({5, 3, 8, 1, 7, 4, 6, 2, 9, 5}), DataOrder::kMegatron, 4, 10, 1234);
-  // Sample 3 runs from (2, 2) to (3, 1): document 9 (tokens 45 to 49) from its third, document 1 (5 to 7).
+  const auto source =
+      open(write({5, 3, 8, 1, 7, 4, 6, 2, 9, 5}), DataOrder::kMegatron, 4, 10, 1234);
+  // Sample 3 runs from (2, 2) to (3, 1): document 9 (tokens 45 to 49) from its third, document 1 (5
+  // to 7).
   const Row row = read_row(*source, 0);
   EXPECT_THAT(row.input_ids, ElementsAre(47, 48, 49, 5));
   EXPECT_THAT(row.labels, ElementsAre(48, 49, 5, 6));
@@ -162,7 +166,8 @@ TEST_F(SampleSourceTest, NamesATokenPastTheVocabulary) {
     read_row(*source, 1);
     FAIL();
   } catch (const FormatError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("text.bin: token 8 (sequence 1, position 3): expected an id below 8"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("text.bin: token 8 (sequence 1, position 3): expected an id below 8"));
     EXPECT_THAT(error.what(), HasSubstr("got 8"));
   }
 }

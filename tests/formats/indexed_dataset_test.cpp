@@ -135,7 +135,8 @@ TEST_F(IndexedDatasetTest, RefusesToWriteAnIdThatDoesNotFit) {
 }
 
 TEST_F(IndexedDatasetTest, ReadsDocumentIndicesWithoutTheLeadingZero) {
-  write_files(std::string("\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0", 16), index_bytes(4, {2, 2}, 4, {1, 2}));
+  write_files(std::string("\1\0\0\0\2\0\0\0\3\0\0\0\4\0\0\0", 16),
+              index_bytes(4, {2, 2}, 4, {1, 2}));
   const IndexedDataset dataset(prefix());
   EXPECT_EQ(dataset.num_documents(), 2);
   EXPECT_EQ(dataset.document_begin(0), 0);
@@ -144,19 +145,22 @@ TEST_F(IndexedDatasetTest, ReadsDocumentIndicesWithoutTheLeadingZero) {
 }
 
 TEST_F(IndexedDatasetTest, ReadsEveryIntegerType) {
-  const std::vector<std::pair<TokenType, size_t>> types{{TokenType::kU8, 1},  {TokenType::kI8, 1},  {TokenType::kI16, 2},
-                                                        {TokenType::kI32, 4}, {TokenType::kI64, 8}, {TokenType::kU16, 2}};
+  const std::vector<std::pair<TokenType, size_t>> types{{TokenType::kU8, 1},  {TokenType::kI8, 1},
+                                                        {TokenType::kI16, 2}, {TokenType::kI32, 4},
+                                                        {TokenType::kI64, 8}, {TokenType::kU16, 2}};
   for (const auto& [type, item] : types) {
     std::string bin(3 * item, '\0');
     for (size_t i = 0; i < 3; ++i) bin[i * item] = static_cast<char>(5 + i);
-    write_files(bin, index_bytes(static_cast<uint8_t>(type), {3}, static_cast<int64_t>(item), {0, 1}));
+    write_files(bin,
+                index_bytes(static_cast<uint8_t>(type), {3}, static_cast<int64_t>(item), {0, 1}));
     const IndexedDataset dataset(prefix());
     EXPECT_THAT(all_tokens(dataset), ElementsAre(5, 6, 7)) << token_type_name(type);
   }
 }
 
 TEST_F(IndexedDatasetTest, NamesNegativeAndLargeIds) {
-  write_files(std::string("\1\0\0\0\xff\xff\xff\xff\3\0\0\0\4\0\0\0", 16), index_bytes(4, {1, 3}, 4, {0, 1, 2}));
+  write_files(std::string("\1\0\0\0\xff\xff\xff\xff\3\0\0\0\4\0\0\0", 16),
+              index_bytes(4, {1, 3}, 4, {0, 1, 2}));
   const IndexedDataset dataset(prefix());
   const auto message = [&](int64_t first, int64_t vocab_size) {
     std::vector<int32_t> out(2);
@@ -167,11 +171,13 @@ TEST_F(IndexedDatasetTest, NamesNegativeAndLargeIds) {
     }
     return std::string("read");
   };
-  EXPECT_THAT(message(0, 0),
-              HasSubstr("set.bin: token 1 (sequence 1, position 0): expected an id below 2147483648, got -1"));
+  EXPECT_THAT(
+      message(0, 0),
+      HasSubstr(
+          "set.bin: token 1 (sequence 1, position 0): expected an id below 2147483648, got -1"));
   EXPECT_EQ(message(2, 5), "read");
-  EXPECT_THAT(message(2, 4),
-              HasSubstr("token 3 (sequence 1, position 2): expected an id below 4, the vocabulary's size, got 4"));
+  EXPECT_THAT(message(2, 4), HasSubstr("token 3 (sequence 1, position 2): expected an id below 4, "
+                                       "the vocabulary's size, got 4"));
 }
 
 TEST_F(IndexedDatasetTest, RefusesFilesThatDisagree) {
@@ -181,13 +187,16 @@ TEST_F(IndexedDatasetTest, RefusesFilesThatDisagree) {
   EXPECT_EQ(refusal(), "accepted");
 
   write_files(bin.substr(0, 12), idx);
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("set.bin: size: expected at least 16 bytes"), HasSubstr("got 12 bytes")));
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("set.bin: size: expected at least 16 bytes"),
+                               HasSubstr("got 12 bytes")));
   write_files(bin + "xxxx", idx);
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("set.bin: size: expected 16 bytes"), HasSubstr("got 20 bytes")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("set.bin: size: expected 16 bytes"), HasSubstr("got 20 bytes")));
   write_files("", idx);
   EXPECT_THAT(refusal(), HasSubstr("got 0 bytes"));
   write_files(bin, idx.substr(0, idx.size() - 8));
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("set.idx: size: expected 82 bytes"), HasSubstr("got 74 bytes")));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr("set.idx: size: expected 82 bytes"), HasSubstr("got 74 bytes")));
   write_files(bin, idx + "x");
   EXPECT_THAT(refusal(), HasSubstr("got 83 bytes"));
   write_files(bin, idx + "xx");
@@ -209,20 +218,27 @@ TEST_F(IndexedDatasetTest, RefusesAnIndexThatLies) {
   };
   EXPECT_THAT(refusal_with(0, 'X'), HasSubstr("magic: expected MMIDIDX"));
   EXPECT_THAT(refusal_with(9, uint64_t{2}), HasSubstr("version: expected 1, got 2"));
-  EXPECT_THAT(refusal_with(17, uint8_t{6}), HasSubstr("dtype code: expected 1, 2, 3, 4, 5 or 8 (an integer type), got 6"));
+  EXPECT_THAT(refusal_with(17, uint8_t{6}),
+              HasSubstr("dtype code: expected 1, 2, 3, 4, 5 or 8 (an integer type), got 6"));
   EXPECT_THAT(refusal_with(17, uint8_t{200}), HasSubstr("got 200"));
   EXPECT_THAT(refusal_with(18, ~uint64_t{0}), HasSubstr("counts"));
   EXPECT_THAT(refusal_with(18, uint64_t{1} << 61), HasSubstr("counts"));
   EXPECT_THAT(refusal_with(26, ~uint64_t{0}), HasSubstr("counts"));
   EXPECT_THAT(refusal_with(18, uint64_t{1}), HasSubstr("size"));
-  EXPECT_THAT(refusal_with(34, int32_t{-1}), HasSubstr("length of sequence 0: expected >= 0, got -1"));
-  EXPECT_THAT(refusal_with(34, int32_t{1 << 30}), HasSubstr("set.bin: size: expected at least 4294967296 bytes"));
+  EXPECT_THAT(refusal_with(34, int32_t{-1}),
+              HasSubstr("length of sequence 0: expected >= 0, got -1"));
+  EXPECT_THAT(refusal_with(34, int32_t{1 << 30}),
+              HasSubstr("set.bin: size: expected at least 4294967296 bytes"));
   EXPECT_THAT(refusal_with(42, int64_t{4}), HasSubstr("pointer of sequence 0: expected 0"));
-  EXPECT_THAT(refusal_with(50, int64_t{1} << 40),
-              HasSubstr("pointer of sequence 1: expected 4 (the end of the one before), got 1099511627776"));
+  EXPECT_THAT(
+      refusal_with(50, int64_t{1} << 40),
+      HasSubstr(
+          "pointer of sequence 1: expected 4 (the end of the one before), got 1099511627776"));
   EXPECT_THAT(refusal_with(50, int64_t{-4}), HasSubstr("got -4"));
-  EXPECT_THAT(refusal_with(66, int64_t{3}), HasSubstr("document index 1: expected between 0 and 2, got 3"));
-  EXPECT_THAT(refusal_with(74, int64_t{1}), HasSubstr("last document index: expected 2 (the number of sequences), got 1"));
+  EXPECT_THAT(refusal_with(66, int64_t{3}),
+              HasSubstr("document index 1: expected between 0 and 2, got 3"));
+  EXPECT_THAT(refusal_with(74, int64_t{1}),
+              HasSubstr("last document index: expected 2 (the number of sequences), got 1"));
 }
 
 TEST_F(IndexedDatasetTest, MissingFilesAreNamed) {

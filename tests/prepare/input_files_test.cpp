@@ -16,12 +16,14 @@ using testing::HasSubstr;
 class InputFilesTest : public testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"b.txt", "a.jsonl", "sub/c.txt.gz", "sub/d.jsonl.zst", "sub/.hidden/e.txt", ".f.txt", "g.pdf"}) {
+    for (const char* name : {"b.txt", "a.jsonl", "sub/c.txt.gz", "sub/d.jsonl.zst",
+                             "sub/.hidden/e.txt", ".f.txt", "g.pdf"}) {
       test::write_raw(folder_.path() / name, "x");
     }
   }
 
-  std::vector<std::string> names(const std::vector<std::string>& inputs, const std::string& format = "auto") {
+  std::vector<std::string> names(const std::vector<std::string>& inputs,
+                                 const std::string& format = "auto") {
     std::vector<std::string> result;
     for (const InputFile& file : find_input_files(inputs, format).files) {
       result.push_back(std::filesystem::relative(file.path, folder_.path()).string());
@@ -44,7 +46,8 @@ class InputFilesTest : public testing::Test {
 };
 
 TEST_F(InputFilesTest, FoldersAreSearchedAndSorted) {
-  EXPECT_THAT(names({folder_.path().string()}), ElementsAre("a.jsonl", "b.txt", "sub/c.txt.gz", "sub/d.jsonl.zst"));
+  EXPECT_THAT(names({folder_.path().string()}),
+              ElementsAre("a.jsonl", "b.txt", "sub/c.txt.gz", "sub/d.jsonl.zst"));
   EXPECT_EQ(find_input_files({folder_.path().string()}, "auto").num_ignored, 1);
 }
 
@@ -69,12 +72,16 @@ TEST_F(InputFilesTest, AFormatGivenHoldsForEveryName) {
 }
 
 TEST_F(InputFilesTest, NamesWhatCannotBeUsed) {
-  EXPECT_THAT(refusal({at("none.txt")}), HasSubstr("none.txt: expected a file, folder or glob, got a name that does not exist"));
+  EXPECT_THAT(
+      refusal({at("none.txt")}),
+      HasSubstr("none.txt: expected a file, folder or glob, got a name that does not exist"));
   EXPECT_THAT(refusal({at("*.parq*")}), HasSubstr("expected matching files, got none"));
   EXPECT_THAT(refusal({at("g.pdf")}), HasSubstr("'g.pdf'"));
-  EXPECT_THAT(refusal({at("b.txt"), folder_.path().string()}), HasSubstr("expected each file once"));
+  EXPECT_THAT(refusal({at("b.txt"), folder_.path().string()}),
+              HasSubstr("expected each file once"));
   EXPECT_THAT(refusal({at("sub/.hidden/../.hidden/../../g.pdf")}), HasSubstr("'g.pdf'"));
-  EXPECT_THAT(refusal({at("b.txt")}, "csv"), HasSubstr("--format: expected auto, txt or jsonl, got 'csv'"));
+  EXPECT_THAT(refusal({at("b.txt")}, "csv"),
+              HasSubstr("--format: expected auto, txt or jsonl, got 'csv'"));
 }
 
 }  // namespace

@@ -87,8 +87,10 @@ class PrepareTest : public testing::Test {
   // Every file beside OUT, by name.
   std::map<std::string, std::string> outputs() const {
     std::map<std::string, std::string> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(options_.out).parent_path())) {
-      files[entry.path().filename().string()] = entry.is_directory() ? "a folder" : read_file(entry.path());
+    for (const fs::directory_entry& entry :
+         fs::directory_iterator(fs::path(options_.out).parent_path())) {
+      files[entry.path().filename().string()] =
+          entry.is_directory() ? "a folder" : read_file(entry.path());
     }
     return files;
   }
@@ -111,7 +113,8 @@ class PrepareTest : public testing::Test {
 };
 
 TEST_F(PrepareTest, WritesDocumentsInOrderWithTheirEnd) {
-  options_.inputs = {raw("b.jsonl", "{\"text\":\"two\"}\n{\"text\":\"\"}\n{\"text\":\"three\"}\n"), raw("a.txt", "one")};
+  options_.inputs = {raw("b.jsonl", "{\"text\":\"two\"}\n{\"text\":\"\"}\n{\"text\":\"three\"}\n"),
+                     raw("a.txt", "one")};
   const PrepareResult result = run();
   EXPECT_THAT(documents("corpus_text_document"), ElementsAre("two|", "three|", "one|"));
   EXPECT_EQ(result.counts.documents, 3);
@@ -161,8 +164,10 @@ TEST_F(PrepareTest, SizeOfShardsDoesNotShowInTheTokens) {
     options_.shard_bytes = bytes;
     options_.overwrite = true;
     run();
-    EXPECT_EQ(outputs().at("corpus_text_document.bin"), want.at("corpus_text_document.bin")) << bytes;
-    EXPECT_EQ(outputs().at("corpus_text_document.idx"), want.at("corpus_text_document.idx")) << bytes;
+    EXPECT_EQ(outputs().at("corpus_text_document.bin"), want.at("corpus_text_document.bin"))
+        << bytes;
+    EXPECT_EQ(outputs().at("corpus_text_document.idx"), want.at("corpus_text_document.idx"))
+        << bytes;
   }
 }
 
@@ -199,7 +204,9 @@ TEST_F(PrepareTest, MergeNamesAMissingShard) {
 
 // Lines are dealt in turn, skipped ones included; the merged files are the partitions end to end.
 TEST_F(PrepareTest, PartitionsTakeLinesInTurn) {
-  options_.inputs = {raw("a.jsonl", "{\"text\":\"0\"}\n{\"text\":\"1\"}\n{\"text\":\"\"}\n{\"text\":\"3\"}\n{\"text\":\"4\"}\n"),
+  options_.inputs = {raw("a.jsonl",
+                         "{\"text\":\"0\"}\n{\"text\":\"1\"}\n{\"text\":\"\"}\n{\"text\":\"3\"}\n{"
+                         "\"text\":\"4\"}\n"),
                      raw("b.jsonl", "{\"text\":\"5\"}\n{\"text\":\"6\"}\n")};
   options_.num_partitions = 3;
   run();
@@ -242,8 +249,11 @@ TEST_F(PrepareTest, NothingIsWrittenOver) {
   run();
   const auto before = outputs();
   options_.records.text_documents = TextDocuments::kLine;
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("corpus.manifest.json: expected no earlier output, got one of other settings"),
-                               HasSubstr("txt_documents \"line\" against \"file\""), HasSubstr("--overwrite")));
+  EXPECT_THAT(
+      refusal(),
+      AllOf(
+          HasSubstr("corpus.manifest.json: expected no earlier output, got one of other settings"),
+          HasSubstr("txt_documents \"line\" against \"file\""), HasSubstr("--overwrite")));
   EXPECT_EQ(outputs(), before);
   raw("d.txt", "Another document.");
   options_.records.text_documents = TextDocuments::kFile;
@@ -256,7 +266,10 @@ TEST_F(PrepareTest, NothingIsWrittenOver) {
 TEST_F(PrepareTest, FilesOfUnknownOriginAreNotWrittenOver) {
   options_.inputs = {raw("a.txt", "one")};
   test::write_raw(options_.out + "_text_document.idx", "precious");
-  EXPECT_THAT(refusal(), HasSubstr("corpus_text_document.idx: expected no earlier output, got a file without a manifest"));
+  EXPECT_THAT(
+      refusal(),
+      HasSubstr(
+          "corpus_text_document.idx: expected no earlier output, got a file without a manifest"));
   EXPECT_EQ(outputs().size(), 1U);
 }
 
@@ -267,9 +280,11 @@ TEST_F(PrepareTest, DamagedOutputIsNamed) {
   EXPECT_THAT(refusal(), HasSubstr("files missing or of another size"));
 }
 
-// A bad line in a late shard: the shards before it are kept, and once it is mended only the others are made.
+// A bad line in a late shard: the shards before it are kept, and once it is mended only the others
+// are made.
 TEST_F(PrepareTest, GoesOnWhereItStopped) {
-  for (int i = 0; i < 8; ++i) raw("f" + std::to_string(i) + ".txt", "document " + std::to_string(i));
+  for (int i = 0; i < 8; ++i)
+    raw("f" + std::to_string(i) + ".txt", "document " + std::to_string(i));
   options_.inputs = {(folder_ / "raw").string()};
   options_.shard_bytes = 1;
   options_.num_workers = 1;

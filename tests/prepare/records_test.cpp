@@ -30,8 +30,10 @@ class Listing final : public DocumentSink {
 
 class RecordsTest : public testing::Test {
  protected:
-  Listing read(const InputFile& file, int64_t block_bytes = 1 << 19, int64_t begin = 0, int64_t end = -1) {
-    const auto reader = open_block_reader({&file, begin, end < 0 ? file.bytes : end}, options_, block_bytes);
+  Listing read(const InputFile& file, int64_t block_bytes = 1 << 19, int64_t begin = 0,
+               int64_t end = -1) {
+    const auto reader =
+        open_block_reader({&file, begin, end < 0 ? file.bytes : end}, options_, block_bytes);
     RecordParser parser(options_);
     Listing listing;
     Block block;
@@ -43,10 +45,15 @@ class RecordsTest : public testing::Test {
     return find_input_files({test::write_raw(folder_ / name, bytes)}, "auto").files.front();
   }
 
-  std::vector<std::string> lines(const std::string& bytes) { return read(file("f.jsonl", bytes)).records; }
-  std::vector<std::string> text(const std::string& bytes) { return read(file("f.txt", bytes)).records; }
+  std::vector<std::string> lines(const std::string& bytes) {
+    return read(file("f.jsonl", bytes)).records;
+  }
+  std::vector<std::string> text(const std::string& bytes) {
+    return read(file("f.txt", bytes)).records;
+  }
 
-  std::string refusal(const std::string& name, const std::string& bytes, int64_t block_bytes = 1 << 19) {
+  std::string refusal(const std::string& name, const std::string& bytes,
+                      int64_t block_bytes = 1 << 19) {
     const InputFile input = file(name, bytes);
     try {
       read(input, block_bytes);
@@ -60,7 +67,9 @@ class RecordsTest : public testing::Test {
   test::TemporaryFolder folder_;
 };
 
-const std::string kLines = "{\"text\":\"one\"}\n{\"id\":1,\"text\":\"two\\n\\u00e9\"}\n{\"text\": \"three\", \"x\": [1, {}]}\n";
+const std::string kLines =
+    "{\"text\":\"one\"}\n{\"id\":1,\"text\":\"two\\n\\u00e9\"}\n{\"text\": \"three\", \"x\": [1, "
+    "{}]}\n";
 
 TEST_F(RecordsTest, ReadsTheTextOfEveryLine) {
   EXPECT_THAT(lines(kLines), ElementsAre("one", "two\n\xc3\xa9", "three"));
@@ -116,10 +125,14 @@ TEST_F(RecordsTest, CompressedFilesCutOffOrDamagedAreNamed) {
   for (int i = 0; i < 2000; ++i) many += "{\"text\": \"line " + std::to_string(i * 7919) + "\"}\n";
   const std::string gz = test::gzip(many);
   const std::string zst = test::zstd(many);
-  EXPECT_THAT(refusal("f.jsonl.gz", gz.substr(0, gz.size() - 9)), HasSubstr("f.jsonl.gz: expected a whole gzip stream, got its end before byte"));
-  EXPECT_THAT(refusal("f.jsonl.zst", zst.substr(0, zst.size() - 9)), HasSubstr("f.jsonl.zst: expected a whole zstd stream, got its end"));
-  EXPECT_THAT(refusal("f.jsonl.gz", many), HasSubstr("expected a whole gzip stream, got incorrect header check"));
-  EXPECT_THAT(refusal("f.jsonl.zst", many), HasSubstr("expected a whole zstd stream, got Unknown frame descriptor"));
+  EXPECT_THAT(refusal("f.jsonl.gz", gz.substr(0, gz.size() - 9)),
+              HasSubstr("f.jsonl.gz: expected a whole gzip stream, got its end before byte"));
+  EXPECT_THAT(refusal("f.jsonl.zst", zst.substr(0, zst.size() - 9)),
+              HasSubstr("f.jsonl.zst: expected a whole zstd stream, got its end"));
+  EXPECT_THAT(refusal("f.jsonl.gz", many),
+              HasSubstr("expected a whole gzip stream, got incorrect header check"));
+  EXPECT_THAT(refusal("f.jsonl.zst", many),
+              HasSubstr("expected a whole zstd stream, got Unknown frame descriptor"));
   EXPECT_THAT(refusal("f.jsonl.gz", ""), HasSubstr("expected a whole gzip stream"));
 }
 
@@ -131,12 +144,15 @@ TEST_F(RecordsTest, TextFilesAreWholeDocumentsOrLinesOrParagraphs) {
   options_.text_documents = TextDocuments::kParagraph;
   const InputFile input = file("f.txt", content);
   for (int64_t block_bytes = 1; block_bytes < input.bytes + 2; ++block_bytes) {
-    EXPECT_THAT(read(input, block_bytes).records, ElementsAre("One.\nTwo.", "Three.\nFour.", "Five.")) << block_bytes;
+    EXPECT_THAT(read(input, block_bytes).records,
+                ElementsAre("One.\nTwo.", "Three.\nFour.", "Five."))
+        << block_bytes;
   }
 }
 
 TEST_F(RecordsTest, EmptyTextIsSkippedEverywhereAlike) {
-  EXPECT_THAT(lines("{\"text\":\"\"}\n{\"text\":\"a\"}\n{\"text\":\"\"}\n{\"text\":\"\"}\n{\"text\":\"b\"}\n{\"text\":\"\"}"),
+  EXPECT_THAT(lines("{\"text\":\"\"}\n{\"text\":\"a\"}\n{\"text\":\"\"}\n{\"text\":\"\"}\n{"
+                    "\"text\":\"b\"}\n{\"text\":\"\"}"),
               ElementsAre("<empty>", "a", "<empty>", "<empty>", "b", "<empty>"));
   EXPECT_THAT(text(""), IsEmpty());
 }
@@ -145,14 +161,20 @@ TEST_F(RecordsTest, BadLinesAreNamedByFileAndLine) {
   const std::string good = "{\"text\":\"a\"}\n\n";
   EXPECT_EQ(refusal("f.jsonl", good + "{\"id\":\"7\",\"url\":null}\n"),
             "f.jsonl:3: key text: expected a string, got only the keys id, url");
-  EXPECT_EQ(refusal("f.jsonl", good + "{}"), "f.jsonl:3: key text: expected a string, got an object without keys");
-  EXPECT_EQ(refusal("f.jsonl", good + good + "{\"text\":null}\n"), "f.jsonl:5: key text: expected a string, got null");
-  EXPECT_EQ(refusal("f.jsonl", "{\"text\":12}\n"), "f.jsonl:1: key text: expected a string, got a number");
-  EXPECT_EQ(refusal("f.jsonl", "{\"text\":[\"a\"]}\n"), "f.jsonl:1: key text: expected a string, got an array");
+  EXPECT_EQ(refusal("f.jsonl", good + "{}"),
+            "f.jsonl:3: key text: expected a string, got an object without keys");
+  EXPECT_EQ(refusal("f.jsonl", good + good + "{\"text\":null}\n"),
+            "f.jsonl:5: key text: expected a string, got null");
+  EXPECT_EQ(refusal("f.jsonl", "{\"text\":12}\n"),
+            "f.jsonl:1: key text: expected a string, got a number");
+  EXPECT_EQ(refusal("f.jsonl", "{\"text\":[\"a\"]}\n"),
+            "f.jsonl:1: key text: expected a string, got an array");
   EXPECT_EQ(refusal("f.jsonl", good + "[1]\n"), "f.jsonl:3: expected a JSON object, got an array");
-  for (const char* broken : {"{\"text\":\"a\"", "{\"text\":\"a}", "{\"text\" \"a\"}", "{\"text\":\"a\"} x", "plain", "{\"text\":\"\\x\"}",
-                             "{\"text\":\"a\",\"n\":[1,2}"}) {
-    EXPECT_THAT(refusal("f.jsonl", good + broken + "\n" + good), HasSubstr("f.jsonl:3: expected a JSON object, got broken JSON: "))
+  for (const char* broken :
+       {"{\"text\":\"a\"", "{\"text\":\"a}", "{\"text\" \"a\"}", "{\"text\":\"a\"} x", "plain",
+        "{\"text\":\"\\x\"}", "{\"text\":\"a\",\"n\":[1,2}"}) {
+    EXPECT_THAT(refusal("f.jsonl", good + broken + "\n" + good),
+                HasSubstr("f.jsonl:3: expected a JSON object, got broken JSON: "))
         << broken;
   }
 }
@@ -181,12 +203,14 @@ TEST_F(RecordsTest, BadLinesCanBeSkippedAndAreCounted) {
 TEST_F(RecordsTest, AnotherColumnAndTheLastOfEqualKeys) {
   options_.text_column = "content";
   EXPECT_THAT(lines("{\"content\":\"a\",\"text\":\"x\",\"content\":\"b\"}\n"), ElementsAre("b"));
-  EXPECT_EQ(refusal("f.jsonl", "{\"text\":\"a\"}"), "f.jsonl:1: key content: expected a string, got only the keys text");
+  EXPECT_EQ(refusal("f.jsonl", "{\"text\":\"a\"}"),
+            "f.jsonl:1: key content: expected a string, got only the keys text");
 }
 
 TEST_F(RecordsTest, UnpairedSurrogatesBecomeTheReplacementCharacter) {
-  const Listing listing =
-      read(file("f.jsonl", "{\"text\":\"a\\ud83d\"}\n{\"text\":\"\\ud83d\\udc4d\"}\n{\"text\":\"\\udc4d\\\\ud83d\\ud83d\\ud83d\\udc4d\"}\n"));
+  const Listing listing = read(file("f.jsonl",
+                                    "{\"text\":\"a\\ud83d\"}\n{\"text\":\"\\ud83d\\udc4d\"}\n{"
+                                    "\"text\":\"\\udc4d\\\\ud83d\\ud83d\\ud83d\\udc4d\"}\n"));
   EXPECT_THAT(listing.records, ElementsAre("a\xef\xbf\xbd", "\xf0\x9f\x91\x8d",
                                            "\xef\xbf\xbd\\ud83d\xef\xbf\xbd\xf0\x9f\x91\x8d"));
   EXPECT_EQ(listing.replacements.at("unpaired surrogates"), 3);
@@ -195,14 +219,16 @@ TEST_F(RecordsTest, UnpairedSurrogatesBecomeTheReplacementCharacter) {
 TEST_F(RecordsTest, InvalidUtf8IsRefusedReplacedOrSkipped) {
   const std::string bytes = "{\"text\":\"ok\"}\n{\"text\":\"x\xc3(\xf5\xc0\x80\"}\n";
   EXPECT_EQ(refusal("f.jsonl", bytes), "f.jsonl:2: byte 10 of the line: expected UTF-8, got 0xc3");
-  EXPECT_EQ(refusal("f.txt", "first\nsecond \xc3("), "f.txt:2: byte 13 of the text: expected UTF-8, got 0xc3");
+  EXPECT_EQ(refusal("f.txt", "first\nsecond \xc3("),
+            "f.txt:2: byte 13 of the text: expected UTF-8, got 0xc3");
   options_.on_invalid_utf8 = OnInvalidUtf8::kSkip;
   EXPECT_THAT(lines(bytes), ElementsAre("ok", "<invalid UTF-8>"));
   EXPECT_THAT(text("\xff"), ElementsAre("<invalid UTF-8>"));
   options_.on_invalid_utf8 = OnInvalidUtf8::kReplace;
   const Listing listing = read(file("f.jsonl", bytes));
   // Four ill-formed parts: C3, F5, C0, 80.
-  EXPECT_THAT(listing.records, ElementsAre("ok", "x\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"));
+  EXPECT_THAT(listing.records,
+              ElementsAre("ok", "x\xef\xbf\xbd(\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"));
   EXPECT_EQ(listing.replacements.at("invalid UTF-8"), 4);
 }
 
@@ -216,9 +242,12 @@ TEST_F(RecordsTest, BinaryTextFilesAreNamed) {
 TEST_F(RecordsTest, OversizedRecordsAreNamedOrSkippedWithoutHoldingThem) {
   options_.max_document_bytes = 1000;
   const std::string large = "{\"text\":\"" + std::string(5000000, 'a') + "\"}\n";
-  const std::string bytes = "{\"text\":\"a\"}\n" + large + "{\"text\":\"b\"}\n" + large + large + "{\"text\":\"c\"}";
-  EXPECT_EQ(refusal("f.jsonl", bytes, 500), "f.jsonl:2: record: expected at most 1000 bytes, got more");
-  EXPECT_THAT(refusal("f.jsonl", bytes), HasSubstr("f.jsonl:2: record: expected at most 1000 bytes"));
+  const std::string bytes =
+      "{\"text\":\"a\"}\n" + large + "{\"text\":\"b\"}\n" + large + large + "{\"text\":\"c\"}";
+  EXPECT_EQ(refusal("f.jsonl", bytes, 500),
+            "f.jsonl:2: record: expected at most 1000 bytes, got more");
+  EXPECT_THAT(refusal("f.jsonl", bytes),
+              HasSubstr("f.jsonl:2: record: expected at most 1000 bytes"));
   options_.on_bad_document = OnBadDocument::kSkip;
   for (const int64_t block_bytes : {100, 999, 100000, 1 << 30}) {
     EXPECT_THAT(read(file("f.jsonl", bytes), block_bytes).records,
@@ -231,7 +260,8 @@ TEST_F(RecordsTest, OversizedRecordsAreNamedOrSkippedWithoutHoldingThem) {
 
 TEST_F(RecordsTest, ALineOfMegabytesIsADocument) {
   const std::string large(20000000, 'a');
-  EXPECT_THAT(lines("{\"text\":\"b\"}\n{\"text\":\"" + large + "\"}\n{\"text\":\"c\"}\n"), ElementsAre("b", large, "c"));
+  EXPECT_THAT(lines("{\"text\":\"b\"}\n{\"text\":\"" + large + "\"}\n{\"text\":\"c\"}\n"),
+              ElementsAre("b", large, "c"));
 }
 
 }  // namespace
