@@ -22,6 +22,7 @@ struct Environment {
 void add_tokenizer_command(CLI::App& app, Environment& environment);
 void add_prepare_command(CLI::App& app, Environment& environment);
 void add_recipe_command(CLI::App& app, Environment& environment);
+void add_init_command(CLI::App& app, Environment& environment);
 void add_train_command(CLI::App& app, Environment& environment);
 void add_convert_command(CLI::App& app, Environment& environment);
 void add_verify_command(CLI::App& app, Environment& environment);

@@ -25,8 +25,7 @@ struct ConvertArguments {
 };
 
 void run_convert(const ConvertArguments& arguments, Environment& environment) {
-  convert::ConvertOptions options;
-  options.from = arguments.from;
+  convert::TargetOptions options;
   options.to = arguments.to;
   options.format = arguments.format == "native" ? convert::TargetFormat::kNative
                                                 : convert::TargetFormat::kHuggingFace;
@@ -34,7 +33,8 @@ void run_convert(const ConvertArguments& arguments, Environment& environment) {
   if (arguments.dtype == "f32") options.dtype = DType::kF32;
   if (!arguments.tokenizer.empty()) options.tokenizer = arguments.tokenizer;
   options.round_trip = arguments.round_trip;
-  const convert::ConvertReport report = convert::convert_model(options, environment.reporter);
+  const convert::ConvertReport report =
+      convert::convert_model(arguments.from, options, environment.reporter);
   const std::string text = arguments.json ? convert::to_json(report) : convert::to_text(report);
   std::fputs(text.c_str(), stdout);
   if (!report.written) {

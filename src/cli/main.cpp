@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   cli::add_tokenizer_command(app, environment);
   cli::add_prepare_command(app, environment);
   cli::add_recipe_command(app, environment);
+  cli::add_init_command(app, environment);
   cli::add_train_command(app, environment);
   cli::add_convert_command(app, environment);
   cli::add_verify_command(app, environment);

@@ -169,20 +169,20 @@ void check_round_trip(const WeightSource& source, const std::vector<formats::Ten
 
 }  // namespace
 
-ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter) {
+ConvertReport write_model(const WeightSource& source, const TargetOptions& options,
+                          Reporter& reporter) {
   require_unused(options.to);
-  const auto source = open_weights(options.from);
   ConvertReport report;
-  report.source = source->describe();
-  const std::vector<formats::TensorSpec> parameters = model_parameters(source->config());
+  report.source = source.describe();
+  const std::vector<formats::TensorSpec> parameters = model_parameters(source.config());
   report.differences =
-      checkpoint::compare_tensors(parameters, source->tensors(), checkpoint::DTypeRule::kFloating);
-  report.num_tensors = static_cast<int64_t>(source->tensors().size());
-  for (const formats::TensorSpec& spec : source->tensors())
+      checkpoint::compare_tensors(parameters, source.tensors(), checkpoint::DTypeRule::kFloating);
+  report.num_tensors = static_cast<int64_t>(source.tensors().size());
+  for (const formats::TensorSpec& spec : source.tensors())
     report.num_parameters += spec.shape.num_elements();
   if (!report.differences.none()) return report;
 
-  std::vector<formats::TensorSpec> specs = source->tensors();
+  std::vector<formats::TensorSpec> specs = source.tensors();
   for (formats::TensorSpec& spec : specs) {
     const DType stored = spec.dtype;
     if (options.dtype) spec.dtype = *options.dtype;
@@ -192,15 +192,16 @@ ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter) {
   const DType dtype = std::find_if(specs.begin(), specs.end(), [](const auto& spec) {
                         return spec.name == "model.embeddings.weight";
                       })->dtype;
-  auto companions = model_files(source->config(), dtype, source->folder());
-  const std::filesystem::path tokenizer = options.tokenizer.value_or(source->folder());
-  const auto of_tokenizer = tokenizer_files(tokenizer, source->config());
+  auto companions = model_files(source.config(), dtype, source.folder());
+  const std::filesystem::path tokenizer = options.tokenizer.value_or(source.folder());
+  const auto of_tokenizer = tokenizer.empty() ? std::vector<checkpoint::CompanionFile>{}
+                                              : tokenizer_files(tokenizer, source.config());
+  if (of_tokenizer.empty() && options.tokenizer) {
+    throw ConfigError(error_text(tokenizer.string(), "", "a tokenizer's files", "none"));
+  }
   if (of_tokenizer.empty()) {
-    if (options.tokenizer) {
-      throw ConfigError(error_text(tokenizer.string(), "", "a tokenizer's files", "none"));
-    }
-    reporter.warning("convert", tokenizer.string() +
-                                    ": no tokenizer found there; --tokenizer names another place");
+    reporter.warning("convert",
+                     "no tokenizer found beside the weights; --tokenizer names another place");
   }
   companions.insert(companions.end(), of_tokenizer.begin(), of_tokenizer.end());
 
@@ -211,13 +212,12 @@ ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter) {
     reporter.progress("convert", done++, total, "tensors", name);
   };
   if (options.format == TargetFormat::kNative) {
-    write_native(*source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
+    write_native(source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
   } else {
-    write_hugging_face(*source, specs, companions, options.max_file_bytes, folder.path(),
-                       on_tensor);
+    write_hugging_face(source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
   }
   if (options.round_trip) {
-    check_round_trip(*source, specs, folder.path(), options.to.string(), on_tensor);
+    check_round_trip(source, specs, folder.path(), options.to.string(), on_tensor);
     report.round_trip_exact = true;
   }
   reporter.progress("convert", total, total, "tensors", "");
@@ -227,6 +227,12 @@ ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter) {
   folder.commit();
   report.written = true;
   return report;
+}
+
+ConvertReport convert_model(const std::filesystem::path& from, const TargetOptions& target,
+                            Reporter& reporter) {
+  require_unused(target.to);  // before a source of gigabytes is looked at
+  return write_model(*open_weights(from), target, reporter);
 }
 
 std::string to_text(const ConvertReport& report) {

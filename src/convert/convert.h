@@ -11,14 +11,14 @@
 #include "base/dtype.h"
 #include "base/reporter.h"
 #include "checkpoint/tensor_matching.h"
+#include "convert/weight_source.h"
 
 namespace deltatrain::convert {
 
 enum class TargetFormat : uint8_t { kNative, kHuggingFace };  // "native", "hf"
 
-struct ConvertOptions {
-  std::filesystem::path from;  // native checkpoint or Hugging Face folder
-  std::filesystem::path to;    // does not exist, or is an empty folder
+struct TargetOptions {
+  std::filesystem::path to;  // does not exist, or is an empty folder
   TargetFormat format = TargetFormat::kHuggingFace;
   std::optional<DType> dtype;  // f32 or bf16; absent: as stored
   std::optional<std::filesystem::path>
@@ -43,11 +43,17 @@ struct ConvertReport {
   std::vector<WrittenFile> files;  // those with weights
 };
 
-// Differences between the model of config.json and the tensors are returned in the report, and then
-// nothing is written. Throws ConfigError for a target that is in use, FormatError or
-// UnsupportedError for a source that can't be read or is another model, FileError when the disk is
-// full (nothing is left behind), and CheckFailedError when the round trip finds a difference.
-ConvertReport convert_model(const ConvertOptions& options, Reporter& reporter);
+// Writes the weights of `source`. Differences between its tensors and the parameters of its model
+// are returned in the report, and then nothing is written. Throws ConfigError for a target that is
+// in use, FileError when the disk is full (nothing is left behind), and CheckFailedError when the
+// round trip finds a difference.
+ConvertReport write_model(const WeightSource& source, const TargetOptions& target,
+                          Reporter& reporter);
+
+// The same from a native checkpoint or a Hugging Face folder. Throws also FormatError or
+// UnsupportedError for one that can't be read or is another model.
+ConvertReport convert_model(const std::filesystem::path& from, const TargetOptions& target,
+                            Reporter& reporter);
 
 // "N tensors, P parameters, 0 missing, 0 extra, 0 shape mismatches", then one line per difference
 // or file.

@@ -21,13 +21,12 @@ using ::testing::HasSubstr;
 
 ConvertReport convert(const std::filesystem::path& from, const std::filesystem::path& to,
                       TargetFormat format, std::optional<DType> dtype = std::nullopt) {
-  ConvertOptions options;
-  options.from = from;
+  TargetOptions options;
   options.to = to;
   options.format = format;
   options.dtype = dtype;
   options.round_trip = true;
-  return convert_model(options, silent_reporter());
+  return convert_model(from, options, silent_reporter());
 }
 
 template <class Call>
@@ -285,17 +284,16 @@ TEST(ConvertSourceTest, AFlippedByteOfACheckpointIsFound) {
 
 TEST(ConvertShardsTest, ReadsAndWritesSeveralFiles) {
   const TemporaryFolder folder;
-  ConvertOptions options;
-  options.from = test::golden_path("tiny_gdn");
+  TargetOptions options;
+  const auto golden = test::golden_path("tiny_gdn");
   options.to = folder / "shards";
   options.max_file_bytes = 200000;
   options.round_trip = true;
-  const ConvertReport report = convert_model(options, silent_reporter());
+  const ConvertReport report = convert_model(golden, options, silent_reporter());
   EXPECT_GT(report.files.size(), 3U);
   EXPECT_TRUE(std::filesystem::exists(folder / "shards/model.safetensors.index.json"));
   convert(folder / "shards", folder / "one", TargetFormat::kHuggingFace);
-  EXPECT_EQ(read_file(folder / "one/model.safetensors"),
-            read_file(options.from / "model.safetensors"));
+  EXPECT_EQ(read_file(folder / "one/model.safetensors"), read_file(golden / "model.safetensors"));
 }
 
 TEST(ConvertCompanionsTest, CopiesTheTokenizerAndNamesItsSpecialTokens) {
@@ -319,16 +317,17 @@ TEST(ConvertCompanionsTest, CopiesTheTokenizerAndNamesItsSpecialTokens) {
   EXPECT_EQ(generation["eos_token_id"], 2);
 
   // From another place, and nowhere.
-  ConvertOptions options;
-  options.from = test::golden_path("tiny_gdn");
+  TargetOptions options;
+  const auto golden = test::golden_path("tiny_gdn");
   options.to = folder / "other";
   options.tokenizer = folder / "in/tokenizer.json";
-  convert_model(options, silent_reporter());
+  convert_model(golden, options, silent_reporter());
   EXPECT_EQ(read_file(folder / "other/tokenizer.json"), tokenizer);
   options.to = folder / "none";
   options.tokenizer = folder / "empty";
-  EXPECT_THAT(message_of(ExitCode::kBadInput, [&] { convert_model(options, silent_reporter()); }),
-              HasSubstr("expected a tokenizer's files, got none"));
+  EXPECT_THAT(
+      message_of(ExitCode::kBadInput, [&] { convert_model(golden, options, silent_reporter()); }),
+      HasSubstr("expected a tokenizer's files, got none"));
 }
 
 TEST(ConvertCommandTest, PrintsTheSummary) {
