@@ -43,7 +43,7 @@ find "$out/text" -empty -delete
 rm -rf "$out/package"
 
 step "tokenizer"
-"$deltatrain" tokenizer train --input "$out/text/train" --vocab-size 4096 --out "$out/tokenizer"
+"$deltatrain" tokenizer train --input "$out/text/train" --vocab-size 2048 --out "$out/tokenizer"
 
 step "tokens"
 for part in train valid; do

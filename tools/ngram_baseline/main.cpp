@@ -6,13 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "data/sample_source.h"  // find_token_files
 #include "eval/kneser_ney.h"
 #include "formats/indexed_dataset.h"
 
 namespace {
 
 std::vector<int32_t> all_tokens(const std::string& prefix) {
-  const deltatrain::formats::IndexedDataset dataset(prefix);
+  const deltatrain::formats::IndexedDataset dataset(deltatrain::data::find_token_files(prefix));
   std::vector<int32_t> tokens(static_cast<size_t>(dataset.num_tokens()));
   dataset.read(0, tokens, 0);
   return tokens;
