@@ -41,6 +41,7 @@ int main(int argc, char** argv) {
   cli::add_generate_command(app, environment);
   cli::add_plot_command(app, environment);
   cli::add_bench_command(app, environment);
+  cli::add_selftest_command(app, environment);
 
   try {
     app.parse(argc, argv);
