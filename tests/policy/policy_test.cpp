@@ -1,0 +1,185 @@
+// Rules of the project that a program can check: who includes whom, which files an op has, what
+// documents say.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "support/test_files.h"
+
+namespace deltatrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Levels of src/README.md.
+const std::map<std::string, int>& levels() {
+  static const std::map<std::string, int> table = {
+      {"base", 0},    {"config", 1}, {"tensor", 1},  {"device", 2},     {"ops", 3},
+      {"formats", 3}, {"dist", 3},   {"backend", 4}, {"layers", 4},     {"loss", 4},
+      {"optim", 4},   {"text", 4},   {"data", 4},    {"checkpoint", 4}, {"model", 5},
+      {"prepare", 5}, {"decode", 6}, {"convert", 7}, {"eval", 7},       {"serve", 7},
+      {"verify", 7},  {"report", 7}, {"bench", 7},   {"train", 8},      {"cli", 9}};
+  return table;
+}
+
+fs::path root() { return test::golden_path("x").parent_path().parent_path().parent_path(); }
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<fs::path> sources() {
+  const std::set<std::string> extensions = {".h", ".cpp", ".cu", ".cuh"};
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(root() / "src")) {
+    if (extensions.contains(entry.path().extension().string())) files.push_back(entry.path());
+  }
+  return files;
+}
+
+std::string folder_of(const fs::path& file) {
+  return fs::relative(file, root() / "src").begin()->string();
+}
+
+std::set<std::string> included_folders(const fs::path& file) {
+  static const std::regex include("#include \"([a-z_]+)/");
+  const std::string text = read(file);
+  std::set<std::string> folders;
+  for (auto it = std::sregex_iterator(text.begin(), text.end(), include);
+       it != std::sregex_iterator(); ++it) {
+    folders.insert((*it)[1]);
+  }
+  return folders;
+}
+
+TEST(IncludePolicyTest, FoldersIncludeOnlyFromLowerLevels) {
+  for (const fs::path& file : sources()) {
+    const std::string from = folder_of(file);
+    ASSERT_TRUE(levels().contains(from)) << file << " lies in a folder without a level";
+    for (const std::string& to : included_folders(file)) {
+      if (to == from || !levels().contains(to)) continue;
+      EXPECT_LT(levels().at(to), levels().at(from)) << file << " includes " << to;
+    }
+  }
+}
+
+TEST(IncludePolicyTest, LinkGraphStatesEveryInclude) {
+  std::map<std::string, std::set<std::string>> included;
+  for (const fs::path& file : sources()) {
+    for (const std::string& to : included_folders(file)) {
+      if (to != folder_of(file) && levels().contains(to)) included[folder_of(file)].insert(to);
+    }
+  }
+  const std::regex library("deltatrain_library\\(NAME ([a-z_]+)([^)]*)\\)");
+  for (const auto& [folder, wanted] : included) {
+    if (folder == "backend" || folder == "cli") continue;  // several targets, an executable
+    const std::string text = read(root() / "src" / folder / "CMakeLists.txt");
+    std::smatch match;
+    ASSERT_TRUE(std::regex_search(text, match, library)) << folder;
+    const std::string body = match[2];
+    const size_t deps = body.find("DEPS");
+    ASSERT_NE(deps, std::string::npos) << folder;
+    std::istringstream words(body.substr(deps + 4));
+    std::set<std::string> linked;
+    for (std::string word; words >> word && word != "PRIVATE_DEPS";) linked.insert(word);
+    for (const std::string& to : wanted) {
+      EXPECT_TRUE(linked.contains(to))
+          << "src/" << folder << " includes " << to << " and does not link it";
+    }
+    for (const std::string& to : linked) {
+      EXPECT_LT(levels().at(to), levels().at(folder)) << "src/" << folder << " links " << to;
+    }
+  }
+}
+
+TEST(IncludePolicyTest, DeviceHeadersStayInTheirFolders) {
+  const std::regex device("#include <(cuda|cublas|nccl|mpi|dnnl)[A-Za-z_]*\\.h");
+  for (const fs::path& file : sources()) {
+    const std::string relative = fs::relative(file, root() / "src").string();
+    if (relative.starts_with("backend/") || relative.starts_with("dist/")) continue;
+    EXPECT_FALSE(std::regex_search(read(file), device)) << file;
+  }
+}
+
+TEST(OpPolicyTest, EveryOpHasItsFiles) {
+  const std::set<std::string> not_ops = {"context", "op_table", "check_arguments"};
+  const std::string table = read(root() / "src/ops/op_table.h");
+  int ops = 0;
+  for (const auto& entry : fs::directory_iterator(root() / "src/ops")) {
+    const std::string name = entry.path().stem().string();
+    if (entry.path().extension() != ".h" || not_ops.contains(name)) continue;
+    ++ops;
+    EXPECT_TRUE(fs::exists(root() / "src/ops" / (name + ".cpp"))) << name;
+    EXPECT_TRUE(fs::exists(root() / "src/ops/reference" / (name + ".h"))) << name;
+    EXPECT_TRUE(name == "elementwise" || fs::exists(root() / "docs/maths" / (name + ".md")))
+        << name;
+    EXPECT_NE(table.find("#include \"ops/" + name + ".h\""), std::string::npos) << name;
+  }
+  EXPECT_GE(ops, 15);
+}
+
+TEST(SourcePolicyTest, HeadersAreGuardedAndSourcesAreAscii) {
+  for (const fs::path& file : sources()) {
+    const std::string text = read(file);
+    const std::string extension = file.extension().string();
+    if (extension == ".h" || extension == ".cuh") {
+      EXPECT_NE(text.find("#pragma once"), std::string::npos) << file;
+      EXPECT_EQ(text.find("using namespace"), std::string::npos) << file;
+    }
+    EXPECT_TRUE(std::all_of(text.begin(), text.end(), [](char c) {
+      return static_cast<unsigned char>(c) < 128;
+    })) << file;
+  }
+}
+
+TEST(SourcePolicyTest, LibrariesNeitherPrintNorExit) {
+  const std::regex call(
+      "(std::cout|std::cerr|\\bfprintf|std::printf|fmt::print|std::exit|std::abort|std::terminate)"
+      "\\b");
+  for (const fs::path& file : sources()) {
+    if (folder_of(file) == "cli") continue;
+    const std::string text = read(file);
+    std::smatch match;
+    EXPECT_FALSE(std::regex_search(text, match, call)) << file << ": " << match.str();
+  }
+}
+
+TEST(DocumentPolicyTest, EveryFolderStandsInTheList) {
+  const std::string list = read(root() / "src/README.md");
+  for (const auto& entry : fs::directory_iterator(root() / "src")) {
+    if (!entry.is_directory()) continue;
+    EXPECT_NE(list.find("`" + entry.path().filename().string() + "`"), std::string::npos)
+        << entry.path();
+  }
+}
+
+TEST(DocumentPolicyTest, ChangesAreOneSentenceUnderAHeading) {
+  const std::regex form("(added|changed|fixed|removed|faster): [^\\n]+\\.\\n");
+  for (const auto& entry : fs::directory_iterator(root() / "changes")) {
+    EXPECT_TRUE(std::regex_match(read(entry.path()), form)) << entry.path();
+  }
+}
+
+TEST(CommandLinePolicyTest, EveryCommandHasHelpWithAnExample) {
+  for (const char* command : {"tokenizer encode", "prepare", "recipe show", "train", "convert",
+                              "verify", "dump", "diff", "generate", "plot", "bench", "selftest"}) {
+    const test::ProgramResult help = test::run_program(std::string(command) + " --help");
+    EXPECT_EQ(help.exit_code, 0) << command;
+    EXPECT_NE(help.out.find("Example"), std::string::npos) << command;
+  }
+}
+
+}  // namespace
+}  // namespace deltatrain
