@@ -75,15 +75,17 @@ train:
   seed: 7
   eval_iters: 2
 )";
-    plan_options_.planned = DeviceKind::kCpu;
-    cpu_ = backend::make_backend(DeviceKind::kCpu);
-    plan_ = backend::make_backend(DeviceKind::kPlan, plan_options_);
   }
 
   TrainResult run(const std::string& out, std::vector<std::string> overrides, bool resume = false,
-                  std::function<int()> stop = {}) {
-    const Context context{&cpu_->device(), &cpu_->table(), nullptr, DType::kF32};
-    const Context planning{&plan_->device(), &plan_->table(), nullptr, DType::kF32};
+                  std::function<int()> stop = {}, DeviceKind kind = DeviceKind::kCpu) {
+    const DType dtype = kind == DeviceKind::kReference ? DType::kF64 : DType::kF32;
+    const auto backend = backend::make_backend(kind);
+    backend::BackendOptions plan_options;
+    plan_options.planned = kind;
+    const auto plan = backend::make_backend(DeviceKind::kPlan, plan_options);
+    const Context context{&backend->device(), &backend->table(), nullptr, dtype};
+    const Context planning{&plan->device(), &plan->table(), nullptr, dtype};
     const ResolvedRecipe resolved = load_recipe(folder_ / "recipe.yaml", overrides);
     return train(context, planning, resolved,
                  {.out = folder_ / out,
@@ -114,8 +116,6 @@ train:
   }
 
   test::TemporaryFolder folder_;
-  backend::BackendOptions plan_options_;
-  std::unique_ptr<backend::Backend> cpu_, plan_;
 };
 
 TEST_F(TrainTest, LearnsAndWritesWhatItPromises) {
@@ -152,6 +152,26 @@ TEST_F(TrainTest, ResumingEqualsNotStoppingBitForBit) {
   EXPECT_EQ(weights("parts", 10), weights("whole", 10));
   EXPECT_EQ(metric("parts", "step", "loss"), metric("whole", "step", "loss"));
   EXPECT_EQ(metric("parts", "step", "grad_norm"), metric("whole", "step", "grad_norm"));
+}
+
+// The reference backend (plain loops in double precision) trains the same ten steps; the CPU
+// backend has to follow it, and both the losses that are written down here, so that a change of
+// either shows.
+TEST_F(TrainTest, TenPinnedLossesOfCpuAndReference) {
+  run("cpu", {});
+  run("reference", {}, false, {}, DeviceKind::kReference);
+  const auto losses = metric("cpu", "step", "loss"),
+             reference_losses = metric("reference", "step", "loss");
+  const auto norms = metric("cpu", "step", "grad_norm"),
+             reference_norms = metric("reference", "step", "grad_norm");
+  const std::vector<double> pinned = {4.1307623, 4.0510628, 3.9743876, 3.6703580, 3.4367663,
+                                      3.2773804, 3.1628496, 3.0671928, 3.0119889, 2.9799369};
+  ASSERT_EQ(losses.size(), pinned.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(reference_losses[i], pinned[i], 1e-6) << "step " << i + 1;
+    EXPECT_NEAR(losses[i], reference_losses[i], 1e-5 * reference_losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(norms[i], reference_norms[i], 1e-4 * reference_norms[i]) << "step " << i + 1;
+  }
 }
 
 TEST_F(TrainTest, SplittingTheGlobalBatchChangesNothing) {
