@@ -199,7 +199,8 @@ class MemoryPlanner {
   // The largest micro-batch below the recipe's that divides the global batch and fits, or 0.
   int64_t find_fitting() const {
     for (int64_t size = recipe_.train.micro_batch_size - 1; size > 0; --size) {
-      if (recipe_.train.global_batch_size % size == 0 && plan(size).total() <= device_.memory_bytes)
+      if (recipe_.train.global_batch_size % size == 0 &&
+          plan(size).total(device_.kind != DeviceKind::kCuda) <= device_.memory_bytes)
         return size;
     }
     return 0;
@@ -219,15 +220,19 @@ std::string size_text(int64_t bytes) {
 }
 
 Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const PlanDevice& device) {
-  Rows rows = {{"memory", size_text(memory.total())},
+  const int64_t total = memory.total(device.kind != DeviceKind::kCuda);
+  Rows rows = {{"memory", size_text(total)},
                {"  parameters", size_text(memory.parameters)},
                {"  gradients", size_text(memory.gradients)},
                {"  optimizer state", size_text(memory.optimizer)},
                {"  saved activations", size_text(memory.saved_activations)},
                {"  scratch", size_text(memory.scratch)},
-               {"  batch", size_text(memory.batch)}};
+               {"  batch", size_text(memory.batch)},
+               {device.kind == DeviceKind::kCuda ? "  on the host, copy of a checkpoint"
+                                                 : "  copy of a checkpoint",
+                size_text(memory.checkpoint_copy)}};
   std::string verdict = size_text(device.memory_bytes) + " (" + device.name + "): ";
-  if (memory.total() <= device.memory_bytes) {
+  if (total <= device.memory_bytes) {
     verdict += "fits";
   } else if (const int64_t size = planner.find_fitting(); size > 0) {
     verdict += fmt::format("does not fit, train.micro_batch_size {} would", size);
@@ -273,11 +278,14 @@ void plan(const RecipeOptions& options, Environment& environment) {
                  {"device_memory_bytes", device.memory_bytes},
                  {"memory_bytes", nullptr}};
     if (planner) {
-      root["memory_bytes"] = {
-          {"parameters", memory.parameters}, {"gradients", memory.gradients},
-          {"optimizer", memory.optimizer},   {"saved_activations", memory.saved_activations},
-          {"scratch", memory.scratch},       {"batch", memory.batch},
-          {"total", memory.total()}};
+      root["memory_bytes"] = {{"parameters", memory.parameters},
+                              {"gradients", memory.gradients},
+                              {"optimizer", memory.optimizer},
+                              {"saved_activations", memory.saved_activations},
+                              {"scratch", memory.scratch},
+                              {"batch", memory.batch},
+                              {"checkpoint_copy", memory.checkpoint_copy},
+                              {"total", memory.total(device.kind != DeviceKind::kCuda)}};
     }
     fmt::print("{}\n", root.dump(2));
     return;

@@ -78,6 +78,7 @@ MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig
     step.accumulate(batch, 1);
     step.update(0, 1);
     plan.optimizer = step.optimizer_->num_bytes();
+    plan.checkpoint_copy = 3 * step.parameters_.flat_master().num_bytes();
   }
   if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) {
     step.evaluate(batch);

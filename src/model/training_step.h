@@ -39,7 +39,12 @@ struct MemoryPlan {
   int64_t scratch = 0;  // what the arena holds beyond saved activations at its fullest
   int64_t batch = 0;    // ids, labels, offsets
   int64_t arena() const { return saved_activations + scratch; }
-  int64_t total() const { return parameters + gradients + optimizer + arena() + batch; }
+  int64_t checkpoint_copy = 0;  // host memory of a save that goes on while training does
+  // What the device holds; where device memory is host memory, the copy of a checkpoint lies there
+  // too.
+  int64_t total(bool on_host) const {
+    return parameters + gradients + optimizer + arena() + batch + (on_host ? checkpoint_copy : 0);
+  }
 };
 
 class TrainingStep {

@@ -35,15 +35,17 @@ RunLog::RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter)
       flops_per_token_(count_flops_per_token(recipe.model, recipe.train.seq_length)) {}
 
 void RunLog::begin(const ResolvedRecipe& resolved, const std::string& command,
-                   const std::string& device, int64_t num_parameters, const MemoryPlan& plan) {
+                   const std::string& device, int64_t num_parameters, const MemoryPlan& plan,
+                   int64_t total_bytes) {
   reporter_.message("train", fmt::format("{:.1f} M parameters on {}",
                                          static_cast<double>(num_parameters) * 1e-6, device));
   reporter_.message(
-      "train", fmt::format("memory: {} (weights {}, gradients {}, optimizer {}, activations {}, "
-                           "scratch {})",
-                           gib_text(plan.total()), gib_text(plan.parameters),
-                           gib_text(plan.gradients), gib_text(plan.optimizer),
-                           gib_text(plan.saved_activations), gib_text(plan.scratch)));
+      "train",
+      fmt::format("memory: {} (weights {}, gradients {}, optimizer {}, activations {}, "
+                  "scratch {}, copy of a checkpoint on the host {})",
+                  gib_text(total_bytes), gib_text(plan.parameters), gib_text(plan.gradients),
+                  gib_text(plan.optimizer), gib_text(plan.saved_activations),
+                  gib_text(plan.scratch), gib_text(plan.checkpoint_copy)));
   folder_.add_metrics(Json{{"kind", "run"},
                            {"time", unix_seconds()},
                            {"command", command},
@@ -52,7 +54,7 @@ void RunLog::begin(const ResolvedRecipe& resolved, const std::string& command,
                            {"recipe_digest", resolved.digest()},
                            {"parameters", num_parameters},
                            {"flops_per_token", flops_per_token_},
-                           {"memory_bytes", plan.total()},
+                           {"memory_bytes", total_bytes},
                            {"train_iters", recipe_.train.train_iters},
                            {"global_batch_size", recipe_.train.global_batch_size},
                            {"seq_length", recipe_.train.seq_length}}

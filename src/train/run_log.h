@@ -28,7 +28,7 @@ class RunLog {
   RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter);
 
   void begin(const ResolvedRecipe& resolved, const std::string& command, const std::string& device,
-             int64_t num_parameters, const MemoryPlan& plan);
+             int64_t num_parameters, const MemoryPlan& plan, int64_t total_bytes);
   void resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint);
   void step(const StepReport& report);
   void validation(int64_t step, double loss, int64_t num_tokens);

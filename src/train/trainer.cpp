@@ -51,6 +51,7 @@ class Trainer {
  private:
   void open_data();
   BatchShape batch_shape(int64_t micro_batch) const;
+  bool on_host() const { return context_.device->kind() != DeviceKind::kCuda; }
   MemoryPlan plan_or_refuse() const;
   std::vector<checkpoint::CompanionFile> companions() const;
   void start();
@@ -115,19 +116,19 @@ MemoryPlan Trainer::plan_or_refuse() const {
   const int64_t wanted = recipe_.train.micro_batch_size;
   const MemoryPlan plan = TrainingStep::plan(planning_context_, recipe_.model, batch_shape(wanted));
   const int64_t free_bytes = context_.device->free_memory_bytes();
-  if (plan.total() <= free_bytes) return plan;
+  if (plan.total(on_host()) <= free_bytes) return plan;
   int64_t fits = wanted - 1;
   for (; fits > 0; --fits) {
     if (recipe_.train.global_batch_size % fits != 0) continue;
-    if (TrainingStep::plan(planning_context_, recipe_.model, batch_shape(fits)).total() <=
+    if (TrainingStep::plan(planning_context_, recipe_.model, batch_shape(fits)).total(on_host()) <=
         free_bytes)
       break;
   }
   const std::string remedy =
       fits > 0 ? fmt::format("train.micro_batch_size {} or less", fits) : "a smaller model";
-  throw DeviceError(
-      error_text("memory", fmt::format("train.micro_batch_size {}", wanted), remedy,
-                 fmt::format("{} needed, {} free", gib_text(plan.total()), gib_text(free_bytes))));
+  throw DeviceError(error_text(
+      "memory", fmt::format("train.micro_batch_size {}", wanted), remedy,
+      fmt::format("{} needed, {} free", gib_text(plan.total(on_host())), gib_text(free_bytes))));
 }
 
 std::vector<checkpoint::CompanionFile> Trainer::companions() const {
@@ -293,7 +294,7 @@ TrainResult Trainer::run() {
                                          batch_shape(recipe_.train.micro_batch_size), plan.arena());
   saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
   log_->begin(resolved_, options_.command, context_.device->description(),
-              step_->parameters().num_parameters(), plan);
+              step_->parameters().num_parameters(), plan, plan.total(on_host()));
   if (options_.resume) {
     resume();
   } else {
