@@ -29,7 +29,7 @@ DeviceKind parse_device_kind(const std::string& name) {
 
 namespace {
 
-[[noreturn]] void throw_not_built(DeviceKind kind) {
+[[noreturn]] [[maybe_unused]] void throw_not_built(DeviceKind kind) {
   throw UnsupportedError(error_text(
       std::string("device ") + device_kind_name(kind), "",
       "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)", "one without it"));

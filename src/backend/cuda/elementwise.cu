@@ -1,0 +1,156 @@
+// Small ops between the large ones.
+#include "backend/cuda/kernels.h"
+#include "backend/cuda/lanes.cuh"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/pack.cuh"
+
+namespace deltatrain::backend::cuda {
+
+namespace {
+
+constexpr int kBlock = 256;
+constexpr int kSumThreads = 1024;
+
+// Grid: one block per row. y may lie over a or b.
+template <class T, int kVector>
+__global__ void __launch_bounds__(kBlock)
+    add_kernel(const T* a, int64_t a_stride, const T* b, int64_t b_stride, T* y, int64_t y_stride,
+               int64_t D) {
+  const int64_t row = blockIdx.x;
+  for (int64_t i = threadIdx.x; i < D / kVector; i += kBlock) {
+    float left[kVector];
+    float right[kVector];
+    load_values<T, kVector, Reuse::kStreaming>(a + row * a_stride + i * kVector, left);
+    load_values<T, kVector, Reuse::kStreaming>(b + row * b_stride + i * kVector, right);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) left[e] += right[e];
+    store_values(y + row * y_stride + i * kVector, left);
+  }
+}
+
+// One element in any of the three types; between f64 and bf16 by way of f32 only where that rounds
+// once.
+__device__ __forceinline__ double as_double(double x) { return x; }
+__device__ __forceinline__ double as_double(float x) { return x; }
+__device__ __forceinline__ double as_double(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class To>
+__device__ __forceinline__ To from_double(double x);
+template <>
+__device__ __forceinline__ double from_double<double>(double x) {
+  return x;
+}
+template <>
+__device__ __forceinline__ float from_double<float>(double x) {
+  return __double2float_rn(x);
+}
+template <>
+__device__ __forceinline__ __nv_bfloat16 from_double<__nv_bfloat16>(double x) {
+  return __double2bfloat16(x);
+}
+
+// Grid: one thread per element.
+template <class From, class To>
+__global__ void __launch_bounds__(kBlock)
+    convert_kernel(const From* x, To* y, int64_t num_elements) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (i < num_elements) y[i] = from_double<To>(as_double(x[i]));
+}
+
+// Grid: one thread per four elements, between f32 and bf16.
+template <class From, class To>
+__global__ void __launch_bounds__(kBlock)
+    convert_vectors_kernel(const From* x, To* y, int64_t num_vectors) {
+  constexpr int kVector = 4;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x;
+  if (i >= num_vectors) return;
+  float v[kVector];
+  load_values<From, kVector, Reuse::kStreaming>(x + i * kVector, v);
+  store_values(y + i * kVector, v);
+}
+
+template <class Function>
+void with_float_type(DType dtype, Function function) {
+  switch (dtype) {
+    case DType::kF64:
+      return function(ElementType<double>{});
+    case DType::kF32:
+      return function(ElementType<float>{});
+    case DType::kBF16:
+      return function(ElementType<__nv_bfloat16>{});
+    default:
+      throw UnsupportedError(
+          error_text("convert", "backend cuda", "f64, f32 or bf16", dtype_name(dtype)));
+  }
+}
+
+// Grid: one block, which adds in a fixed order.
+__global__ void __launch_bounds__(kSumThreads)
+    sum_to_kernel(const float* x, int64_t num_elements, double* result) {
+  __shared__ double s_scratch[kSumThreads / kWarpSize];
+  double sum = 0;
+#pragma unroll 4
+  for (int64_t i = threadIdx.x; i < num_elements; i += kSumThreads) sum += x[i];
+  sum = sum_over_block<kSumThreads>(sum, s_scratch);
+  if (threadIdx.x == 0) *result += sum;
+}
+
+}  // namespace
+
+void add(const Context& context, const ops::Add& args) {
+  CudaDevice& device = cuda_device(context);
+  const int64_t R = args.y_RD.size(0);
+  const int64_t D = args.y_RD.size(1);
+  with_activation_type("add", args.y_RD.dtype(), [&](auto element) {
+    using T = typename decltype(element)::type;
+    constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+    const bool vectors = D % kVector == 0 && all_aligned(args.a_RD, args.b_RD, args.y_RD);
+    launch(device, "add_kernel", vectors ? add_kernel<T, kVector> : add_kernel<T, 1>, R, kBlock, 0,
+           pointer<const T>(args.a_RD), args.a_RD.stride(0), pointer<const T>(args.b_RD),
+           args.b_RD.stride(0), pointer<T>(args.y_RD), args.y_RD.stride(0), D);
+  });
+}
+
+void convert(const Context& context, const ops::Convert& args) {
+  CudaDevice& device = cuda_device(context);
+  const int64_t n = args.x.num_elements();
+  if (args.x.dtype() == args.y.dtype()) {
+    if (n > 0 && args.x.raw() != args.y.raw()) {
+      device.copy_on_device(args.y.raw(), args.x.raw(), static_cast<size_t>(args.x.num_bytes()));
+    }
+    return;
+  }
+  const bool vectors = n % 4 == 0 && all_aligned(args.x, args.y);
+  using Bf16 = __nv_bfloat16;
+  if (vectors && args.x.dtype() == DType::kF32 && args.y.dtype() == DType::kBF16) {
+    launch(device, "convert_vectors_kernel", convert_vectors_kernel<float, Bf16>,
+           divide_up(n / 4, kBlock), kBlock, 0, pointer<const float>(args.x), pointer<Bf16>(args.y),
+           n / 4);
+    return;
+  }
+  if (vectors && args.x.dtype() == DType::kBF16 && args.y.dtype() == DType::kF32) {
+    launch(device, "convert_vectors_kernel", convert_vectors_kernel<Bf16, float>,
+           divide_up(n / 4, kBlock), kBlock, 0, pointer<const Bf16>(args.x), pointer<float>(args.y),
+           n / 4);
+    return;
+  }
+  with_float_type(args.x.dtype(), [&](auto from) {
+    with_float_type(args.y.dtype(), [&](auto to) {
+      using From = typename decltype(from)::type;
+      using To = typename decltype(to)::type;
+      launch(device, "convert_kernel", convert_kernel<From, To>, divide_up(n, kBlock), kBlock, 0,
+             pointer<const From>(args.x), pointer<To>(args.y), n);
+    });
+  });
+}
+
+void sum_to(const Context& context, const ops::SumTo& args) {
+  CudaDevice& device = cuda_device(context);
+  if (args.x_R.dtype() != DType::kF32) {
+    throw UnsupportedError(
+        error_text("sum_to", "backend cuda", "f32", dtype_name(args.x_R.dtype())));
+  }
+  launch(device, "sum_to_kernel", sum_to_kernel, 1, kSumThreads, 0, pointer<const float>(args.x_R),
+         args.x_R.num_elements(), args.result);
+}
+
+}  // namespace deltatrain::backend::cuda

@@ -1,0 +1,45 @@
+// How kernels are started, and their shared memory of a size known at launch.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstdint>
+#include <string>
+
+#include "backend/cuda/cuda_check.h"
+#include "backend/cuda/cuda_device.h"
+#include "base/check.h"
+
+namespace deltatrain::backend::cuda {
+
+// Grids have one axis: the others end at 65,535 blocks, which sequences times heads exceed.
+template <class... Parameters, class... Arguments>
+void launch(CudaDevice& device, const char* name, void (*kernel)(Parameters...), int64_t blocks,
+            int threads, size_t shared_bytes, Arguments... arguments) {
+  if (blocks == 0) return;
+  DELTATRAIN_CHECK(blocks > 0 && blocks <= INT_MAX,
+                   std::string(name) + ": " + std::to_string(blocks) + " blocks");
+  kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared_bytes,
+           device.stream()>>>(static_cast<Parameters>(arguments)...);
+  device.check_launch(name);
+}
+
+// More than the 48 KiB of shared memory that a kernel may use unasked.
+template <class Kernel>
+void allow_shared_bytes(Kernel kernel, size_t bytes) {
+  if (bytes > size_t{48} << 10) {
+    check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(bytes)),
+               "cudaFuncSetAttribute");
+  }
+}
+
+// The bytes that the launch asked for, 16-byte aligned.
+template <class T>
+__device__ __forceinline__ T* dynamic_shared() {
+  extern __shared__ uint4 s_dynamic[];
+  return reinterpret_cast<T*>(s_dynamic);
+}
+
+}  // namespace deltatrain::backend::cuda

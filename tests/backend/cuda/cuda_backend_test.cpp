@@ -1,0 +1,69 @@
+// What can be said of the CUDA backend on any machine: planning works without a device, and a machine without one
+// gets told so.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "backend/factories.h"
+#include "backend/registry.h"
+#include "base/error.h"
+#include "ops/embedding.h"
+#include "ops/rms_norm.h"
+#include "ops/short_conv.h"
+
+namespace deltatrain::backend {
+
+namespace {
+
+class CudaPlanTest : public testing::Test {
+ protected:
+  CudaPlanTest() : backend_(make_backend(DeviceKind::kPlan, options())) {}
+
+  static BackendOptions options() {
+    BackendOptions options;
+    options.planned = DeviceKind::kCuda;
+    return options;
+  }
+  Context context() { return backend_->context(arena_, DType::kBF16); }
+  Tensor tensor(DType dtype, const Shape& shape) { return arena_.save(dtype, shape); }
+  size_t scratch_bytes() const { return arena_.peak_bytes() - arena_.peak_saved_bytes(); }
+
+  Arena arena_;
+  std::unique_ptr<Backend> backend_;
+};
+
+TEST_F(CudaPlanTest, KnowsTheScratchOfANormsBackwardWithoutADevice) {
+  const int64_t R = 65536;
+  const int64_t D = 1024;
+  const DType bf16 = DType::kBF16;
+  const Tensor x = tensor(bf16, {R, D});
+  const Tensor weight = tensor(DType::kF32, {D});
+  const Tensor inv_rms = tensor(DType::kF32, {R});
+  ops::rms_norm_backward(context(), {tensor(bf16, {R, D}), x, weight, inv_rms, Tensor(), tensor(bf16, {R, D}),
+                                     tensor(DType::kF32, {D})});
+  EXPECT_GE(scratch_bytes(), static_cast<size_t>(132 * D * 4));
+  EXPECT_LE(scratch_bytes(), size_t{16} << 20);
+}
+
+TEST_F(CudaPlanTest, TakesScratchForSortingIds) {
+  const int64_t R = 65536;
+  const int64_t D = 1024;
+  ops::embedding_backward(context(), {tensor(DType::kI32, {R}), tensor(DType::kBF16, {R, D}),
+                                      tensor(DType::kF32, {128256, D})});
+  EXPECT_GE(scratch_bytes(), static_cast<size_t>(R * 16));
+  EXPECT_LE(scratch_bytes(), size_t{64} << 20);
+}
+
+TEST(CudaDeviceTest, SaysWhatAMachineWithoutADeviceLacks) {
+  if (cuda_device_count() > 0) {
+    BackendOptions options;
+    options.device_index = cuda_device_count();
+    EXPECT_THAT([&] { make_backend(DeviceKind::kCuda, options); },
+                testing::ThrowsMessage<DeviceError>(testing::HasSubstr("expected a device that exists")));
+    return;
+  }
+  EXPECT_THAT([] { make_backend(DeviceKind::kCuda); }, testing::ThrowsMessage<DeviceError>(testing::HasSubstr("device cuda:0: ")));
+}
+
+}  // namespace
+
+}  // namespace deltatrain::backend
