@@ -1,0 +1,125 @@
+#include <cstring>
+
+#include "base/check.h"
+#include "formats/pickle.h"
+
+namespace deltatrain::formats {
+
+namespace {
+
+void put(std::string& out, uint64_t value, size_t width) {
+  for (size_t i = 0; i < width; ++i) out += static_cast<char>(value >> (8 * i));
+}
+
+}  // namespace
+
+PickleWriter::PickleWriter() { out_ = "\x80\x02"; }
+
+void PickleWriter::none() { opcode('N'); }
+
+void PickleWriter::boolean(bool value) { opcode(value ? '\x88' : '\x89'); }
+
+void PickleWriter::integer(int64_t value) {
+  if (value >= 0 && value < 256) {
+    opcode('K');
+    put(out_, static_cast<uint64_t>(value), 1);
+  } else if (value >= INT32_MIN && value <= INT32_MAX) {
+    opcode('J');
+    put(out_, static_cast<uint64_t>(value), 4);
+  } else {
+    opcode('\x8a');
+    put(out_, 8, 1);
+    put(out_, static_cast<uint64_t>(value), 8);
+  }
+}
+
+void PickleWriter::number(double value) {
+  opcode('G');
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  for (int i = 7; i >= 0; --i) out_ += static_cast<char>(bits >> (8 * i));
+}
+
+void PickleWriter::text(std::string_view value) {
+  opcode('X');
+  put(out_, value.size(), 4);
+  out_ += value;
+}
+
+void PickleWriter::global(std::string_view module, std::string_view name) {
+  DELTATRAIN_CHECK(is_allowed_global(module, name), std::string(module) + "." + std::string(name));
+  opcode('c');
+  out_ += module;
+  out_ += '\n';
+  out_ += name;
+  out_ += '\n';
+}
+
+void PickleWriter::begin_dict() { out_ += "}("; }
+
+void PickleWriter::begin_ordered_dict() {
+  global("collections", "OrderedDict");
+  out_ += ")R(";
+}
+
+void PickleWriter::end_dict() { opcode('u'); }
+
+void PickleWriter::begin_list() { out_ += "]("; }
+
+void PickleWriter::end_list() { opcode('e'); }
+
+void PickleWriter::begin_tuple() { opcode('('); }
+
+void PickleWriter::end_tuple() { opcode('t'); }
+
+void PickleWriter::call() { opcode('R'); }
+
+void PickleWriter::persistent() { opcode('Q'); }
+
+void PickleWriter::begin_namespace() {
+  global("argparse", "Namespace");
+  out_ += ")\x81";
+  begin_dict();
+}
+
+void PickleWriter::end_namespace() {
+  end_dict();
+  opcode('b');
+}
+
+void PickleWriter::tensor(std::string_view storage_class, std::string_view key, int64_t count,
+                          std::span<const int64_t> shape) {
+  global("torch._utils", "_rebuild_tensor_v2");
+  begin_tuple();
+  begin_tuple();
+  text("storage");
+  global("torch", storage_class);
+  text(key);
+  text("cpu");
+  integer(count);
+  end_tuple();
+  persistent();
+  integer(0);  // offset
+  begin_tuple();
+  for (const int64_t size : shape) integer(size);
+  end_tuple();
+  begin_tuple();
+  for (size_t axis = 0; axis < shape.size(); ++axis) {
+    int64_t stride = 1;
+    for (size_t inner = axis + 1; inner < shape.size(); ++inner) stride *= shape[inner];
+    integer(stride);
+  }
+  end_tuple();
+  boolean(false);
+  global("collections", "OrderedDict");
+  out_ += ")R";
+  end_tuple();
+  call();
+}
+
+std::string PickleWriter::finish() {
+  opcode('.');
+  return std::move(out_);
+}
+
+}  // namespace deltatrain::formats
