@@ -11,6 +11,7 @@
 #include "bench/host_peak.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
+#include "config/recipe_reader.h"
 
 namespace deltatrain::cli {
 
@@ -19,6 +20,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct Options {
+  std::string recipe;
+  std::vector<std::string> overrides;
   int samples = 9;
   bool json = false;
   DeviceOptions device;
@@ -97,7 +100,13 @@ void run(const Options& options) {
   if (on_cpu) result["share_of_peak"] = product.tflops / result["fma_peak_tflops"].get<double>();
   result["train"] = Json::array();
   result["decode"] = Json::array();
-  for (const bench::TrainStepCase& step : bench::reference_train_cases()) {
+  std::vector<bench::TrainStepCase> cases = bench::reference_train_cases();
+  if (!options.recipe.empty()) {
+    const Recipe recipe = load_recipe(options.recipe, options.overrides).recipe;
+    cases = {
+        {options.recipe, recipe.model, recipe.train.micro_batch_size, recipe.train.seq_length}};
+  }
+  for (const bench::TrainStepCase& step : cases) {
     result["train"].push_back(train_case(device, step, options.samples, product.tflops));
     for (const auto& decode : bench::time_decode(device.context(), device.planning_context(),
                                                  step.model, {16, 1024, 8192})) {
@@ -120,6 +129,10 @@ void add_bench_command(CLI::App& app, Environment&) {
   const auto options = std::make_shared<Options>();
   CLI::App* command = app.add_subcommand(
       "bench", "Time products, training steps and decoding against the device's measured limits");
+  command->add_option("--recipe", options->recipe,
+                      "Time a step of this recipe's model and micro-batch instead");
+  command->add_option("--set", options->overrides,
+                      "section.key=value, over the recipe; may be given again");
   command->add_option("--samples", options->samples, "Timed runs of each case; the median counts")
       ->capture_default_str()
       ->check(CLI::Range(3, 1000));

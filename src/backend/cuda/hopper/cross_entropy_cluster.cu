@@ -14,7 +14,7 @@ using Bf16 = __nv_bfloat16;
 constexpr int kThreads = 512;
 constexpr int kWarps = kThreads / kWarpSize;
 constexpr int kVector = 8;
-constexpr int kHeld = 4;        // vectors of a thread
+constexpr int kHeld = 8;        // vectors of a thread
 constexpr int kMaxCluster = 8;  // the largest that every device with clusters can run
 constexpr int64_t kBlockColumns = int64_t{kThreads} * kVector * kHeld;
 constexpr float kLog2e = 1.4426950408889634F;
@@ -26,9 +26,9 @@ struct ExpSum {
   float sum;
 };
 
-// Grid: one cluster per row; each block of a cluster owns a stretch of its columns, 32 KiB in
+// Grid: one cluster per row; each block of a cluster owns a stretch of its columns, 64 KiB in
 // registers. Bytes per element: 2 in, 2 out.
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 2)
     cross_entropy_cluster_kernel(Bf16* logits, const int32_t* labels, float* loss, float* lse,
                                  int64_t N, int vectors_per_block, float grad_scale,
                                  bool write_gradient) {
