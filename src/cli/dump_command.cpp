@@ -1,19 +1,58 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
+#include "config/recipe_reader.h"
+#include "data/loader.h"
 #include "verify/dump.h"
 
 namespace deltatrain::cli {
 
 namespace {
 struct Options {
-  std::string model, input, out;
+  std::string model, input, out, recipe;
+  std::vector<std::string> overrides;
+  int64_t step = 0;
   bool gradients = false;
   DeviceOptions device;
 };
+
+// The global batch that step N of a recipe trains on, with its labels.
+verify::TokenMatrix batch_of_step(const Options& options) {
+  const Recipe recipe = load_recipe(options.recipe, options.overrides).recipe;
+  if (options.step < 1 || options.step > recipe.train.train_iters) {
+    throw ConfigError(error_text(
+        "", "--step", "1 to train.train_iters " + std::to_string(recipe.train.train_iters),
+        std::to_string(options.step)));
+  }
+  data::BatchLoader loader(data::open_sample_source({.prefix = recipe.data.train,
+                                                     .order = recipe.data.order,
+                                                     .seq_length = recipe.train.seq_length,
+                                                     .num_samples = recipe.train.train_iters *
+                                                                    recipe.train.global_batch_size,
+                                                     .seed = recipe.train.seed,
+                                                     .vocab_size = recipe.model.vocab_size}),
+                           {.micro_batch_size = recipe.train.global_batch_size,
+                            .global_batch_size = recipe.train.global_batch_size});
+  loader.seek((options.step - 1) * recipe.train.global_batch_size);
+  const data::MicroBatch& batch = loader.next_step().micro_batches.front();
+  return {recipe.train.global_batch_size, recipe.train.seq_length, batch.input_ids_R,
+          batch.labels_R};
+}
+
+verify::TokenMatrix tokens_of(const Options& options) {
+  if (options.input.empty() == options.recipe.empty()) {
+    throw ConfigError(
+        error_text("", "dump", "--input, or --recipe with --step", "both or neither"));
+  }
+  if (!options.recipe.empty()) return batch_of_step(options);
+  return verify::read_tokens(options.input, verify::model_vocab_size(options.model));
+}
+
 }  // namespace
 
 void add_dump_command(CLI::App& app, Environment&) {
@@ -22,10 +61,13 @@ void add_dump_command(CLI::App& app, Environment&) {
       "dump", "Logits, loss, hidden states and gradients of a model for given tokens");
   command->add_option("--model", options->model, "Checkpoint, run folder or Hugging Face folder")
       ->required();
-  command
-      ->add_option("--input", options->input,
-                   "Token ids: .safetensors with input_ids, .npy or .json")
-      ->required();
+  command->add_option("--input", options->input,
+                      "Token ids: .safetensors with input_ids, .npy or .json");
+  command->add_option("--recipe", options->recipe,
+                      "Instead of --input: the batch of a step of this recipe");
+  command->add_option("--step", options->step, "With --recipe: the step, 1 for the first");
+  command->add_option("--set", options->overrides,
+                      "section.key=value, over the recipe; may be given again");
   command->add_option("--out", options->out, "File to write, .safetensors")->required();
   command->add_flag("--gradients", options->gradients,
                     "Also the gradient of the mean loss for every parameter");
@@ -34,7 +76,7 @@ void add_dump_command(CLI::App& app, Environment&) {
       "Example: deltatrain dump --model runs/a --input ids.json --out a.safetensors --gradients");
   command->callback([options] {
     DeviceChoice device(options->device);
-    verify::dump(device.context(), device.planning_context(), options->model, options->input,
+    verify::dump(device.context(), device.planning_context(), options->model, tokens_of(*options),
                  options->out,
                  options->gradients ? verify::DumpGradients::kYes : verify::DumpGradients::kNo);
   });

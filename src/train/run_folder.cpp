@@ -98,4 +98,12 @@ void RunFolder::write_verdict(int rank, const std::string& json) {
   write_file_atomically(path_ / "ranks" / (std::to_string(rank) + ".json"), json + "\n");
 }
 
+void RunFolder::discard() {
+  std::error_code ignored;
+  for (const char* name : {"recipe.yaml", "metrics.jsonl", "log.txt", ".lock"}) {
+    std::filesystem::remove(path_ / name, ignored);
+  }
+  std::filesystem::remove(path_, ignored);  // only if it is empty
+}
+
 }  // namespace deltatrain::train

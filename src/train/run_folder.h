@@ -35,6 +35,9 @@ class RunFolder {
   void write_recipe(const std::string& yaml);
   void write_verdict(int rank, const std::string& json);
 
+  // Takes back a new folder in which nothing has happened yet.
+  void discard();
+
  private:
   void append(std::FILE* file, const char* name, const std::string& line);
 

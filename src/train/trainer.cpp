@@ -307,6 +307,10 @@ TrainResult Trainer::run() {
     report_save(Saver::Wait::kYes);
     log_->end(iteration_, "not finite");
     throw;
+  } catch (const Error&) {
+    // What fails before the first step, such as a token past the vocabulary, leaves nothing behind.
+    if (iteration_ == 0 && !options_.resume) folder_->discard();
+    throw;
   }
   log_->end(iteration_, result_.stopped_by_signal != 0 ? "stopped by a signal" : "done");
   result_.steps = iteration_;

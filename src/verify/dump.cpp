@@ -122,22 +122,30 @@ TokenMatrix read_tokens(const std::filesystem::path& path, int64_t vocab_size) {
   return tokens;
 }
 
+int64_t model_vocab_size(const std::filesystem::path& model_path) {
+  return read_model_config(checkpoint::ModelFolder(model_path)).vocab_size;
+}
+
 void dump(const Context& context, const Context& planning_context,
-          const std::filesystem::path& model_path, const std::filesystem::path& input,
+          const std::filesystem::path& model_path, const TokenMatrix& tokens,
           const std::filesystem::path& out, DumpGradients gradients) {
   const checkpoint::ModelFolder folder(model_path);
   const ModelConfig config = read_model_config(folder);
-  const TokenMatrix tokens = read_tokens(input, config.vocab_size);
   const int64_t B = tokens.num_rows, T = tokens.row_length;
 
-  std::vector<int32_t> labels(tokens.ids.size(), ops::kIgnoredLabel), offsets;
+  std::vector<int32_t> labels = tokens.labels, offsets;
   for (int64_t b = 0; b <= B; ++b) offsets.push_back(narrow<int32_t>(b * T));
-  for (int64_t b = 0; b < B; ++b) {
-    for (int64_t t = 0; t + 1 < T; ++t) {
-      labels[static_cast<size_t>(b * T + t)] = tokens.ids[static_cast<size_t>(b * T + t + 1)];
+  if (labels.empty()) {
+    labels.assign(tokens.ids.size(), ops::kIgnoredLabel);
+    for (int64_t b = 0; b < B; ++b) {
+      for (int64_t t = 0; t + 1 < T; ++t) {
+        labels[static_cast<size_t>(b * T + t)] = tokens.ids[static_cast<size_t>(b * T + t + 1)];
+      }
     }
   }
-  const auto valid = static_cast<double>(std::max<int64_t>(1, B * (T - 1)));
+  const auto num_valid = static_cast<int64_t>(labels.size()) -
+                         std::count(labels.begin(), labels.end(), ops::kIgnoredLabel);
+  const auto valid = static_cast<double>(std::max<int64_t>(1, num_valid));
 
   const auto purpose = gradients == DumpGradients::kYes ? TrainingStep::Purpose::kGradients
                                                         : TrainingStep::Purpose::kTrace;

@@ -1,0 +1,219 @@
+// The whole chain through the program itself, on text that the test makes, and what it says to bad
+// input.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "support/test_files.h"
+
+namespace deltatrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string read(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Sentences of a small grammar, so that there is something to learn.
+std::string sentences(int count, unsigned state) {
+  const char* const subjects[] = {"The driver", "A thread", "The kernel", "This buffer",
+                                  "Every device"};
+  const char* const verbs[] = {"reads", "writes", "holds", "releases", "checks"};
+  const char* const objects[] = {"the lock", "a page", "its queue", "the first block",
+                                 "some memory"};
+  std::string text;
+  for (int i = 0; i < count; ++i) {
+    const auto pick = [&state](auto& words) {
+      state = state * 1664525U + 1013904223U;
+      return std::string(words[(state >> 16) % 5]);
+    };
+    text += pick(subjects) + " " + pick(verbs) + " " + pick(objects) + ". ";
+  }
+  return text + "\n";
+}
+
+class ChainTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = new test::TemporaryFolder;  // for all cases of the suite: the chain is made once
+    fs::create_directories(*folder_ / "text");
+    for (int i = 0; i < 40; ++i) {
+      std::ofstream(*folder_ / ("text/" + std::to_string(i) + ".txt"))
+          << sentences(60, static_cast<unsigned>(i));
+    }
+    run("tokenizer train --input " + at("text") + " --vocab-size 320 --out " + at("tokenizer"));
+    run("prepare --input " + at("text") + " --tokenizer " + at("tokenizer") + " --out " +
+        at("tokens/all"));
+    run("train " + train_options() + " --out " + at("run"));
+  }
+  static void TearDownTestSuite() { delete folder_; }
+
+  static std::string at(const std::string& name) { return (*folder_ / name).string(); }
+  static std::string train_options() {
+    return "--recipe recipes/smoke/kda.yaml --set data.train=" + at("tokens/all") +
+           " --set data.tokenizer=" + at("tokenizer") +
+           " --set model.vocab_size=320 --set model.hidden_size=64 --set model.num_hidden_layers=2"
+           " --set train.seq_length=64 --set train.train_iters=60 --set schedule.lr_warmup_iters=5 --set schedule.lr_decay_iters=100";
+  }
+  static test::ProgramResult run(const std::string& arguments) {
+    test::ProgramResult result = test::run_program(arguments);
+    EXPECT_EQ(result.exit_code, 0) << arguments << "\n" << result.err;
+    return result;
+  }
+  // The last line on stderr of a command that must fail, without the program's name.
+  static std::string failure(const std::string& arguments, int exit_code) {
+    const test::ProgramResult result = test::run_program(arguments);
+    EXPECT_EQ(result.exit_code, exit_code) << arguments << "\n" << result.err;
+    std::istringstream lines(result.err);
+    std::string line, last;
+    while (std::getline(lines, line)) last = line;
+    const std::string name = "deltatrain: ";
+    EXPECT_EQ(last.substr(0, name.size()), name) << last;
+    return last.substr(std::min(last.size(), name.size()));
+  }
+
+  static test::TemporaryFolder* folder_;
+};
+
+test::TemporaryFolder* ChainTest::folder_ = nullptr;
+
+TEST_F(ChainTest, ConvertVerifyGenerateAndPlot) {
+  run("convert --from " + at("run") + " --to " + at("hf") +
+      " --format hf --dtype f32 --round-trip");
+  const auto verified = run("verify " + at("hf") + " --against " + at("run") + " --row-length 200");
+  EXPECT_NE(verified.out.find("ALL CHECKS PASSED"), std::string::npos);
+  const auto text =
+      run("generate --model " + at("hf") + " --prompt 'The kernel' --max-new-tokens 40");
+  EXPECT_EQ(text.out.substr(0, 10), "The kernel");
+  // Sixty steps are enough to learn that sentences end with a full stop and a space.
+  EXPECT_NE(text.out.find(". "), std::string::npos) << text.out;
+  run("plot " + at("run") + " --out " + at("loss.svg"));
+  EXPECT_EQ(read(at("loss.svg")).substr(0, 4), "<svg");
+}
+
+TEST_F(ChainTest, VerifyFindsADamagedWeight) {
+  run("convert --from " + at("run") + " --to " + at("damaged") + " --format hf --dtype f32");
+  std::fstream file(at("damaged") + "/model.safetensors",
+                    std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-4000, std::ios::end);
+  const float wrong = 3;
+  file.write(reinterpret_cast<const char*>(&wrong), sizeof wrong);
+  file.close();
+  failure("verify " + at("damaged") + " --against " + at("run") + " --row-length 100", 4);
+}
+
+TEST_F(ChainTest, DumpOfTheFirstStepRepeatsItsLoss) {
+  run("train " + train_options() + " --set train.train_iters=1 --out " + at("first"));
+  // The rate of the first warm-up step is 0: the checkpoint still holds the weights that the step
+  // used.
+  run("dump --model " + at("first") + " --recipe " + at("first/recipe.yaml") + " --step 1 --out " +
+      at("d.safetensors"));
+  run("dump --model " + at("first") + " --recipe " + at("first/recipe.yaml") + " --step 1 --out " +
+      at("r.safetensors") + " --device reference");
+  run("diff " + at("d.safetensors") + " " + at("r.safetensors") + " --tolerance 1e-5");
+  const std::string dumped = read(at("d.safetensors"));
+  const std::string metrics = read(at("first/metrics.jsonl"));
+  const size_t loss = metrics.find("\"loss\":");
+  ASSERT_NE(loss, std::string::npos);
+  // "loss" is an f32 scalar whose place the header tells.
+  const size_t entry = dumped.find("\"loss\"");
+  const size_t offsets = dumped.find("\"data_offsets\":[", entry) + 16;
+  const size_t begin = 8 + static_cast<size_t>(*reinterpret_cast<const uint64_t*>(dumped.data())) +
+                       std::stoul(dumped.substr(offsets));
+  float value = 0;
+  std::copy_n(dumped.data() + begin, sizeof value, reinterpret_cast<char*>(&value));
+  EXPECT_NEAR(value, std::stod(metrics.substr(loss + 7)), 1e-5);
+}
+
+TEST_F(ChainTest, ATermSignalSavesAndResumeGoesOn) {
+  const std::string command = std::string(DELTATRAIN_TEST_PROGRAM) + " train " + train_options() +
+                              " --set train.train_iters=100000 --out " + at("stopped") +
+                              " >/dev/null 2>&1";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", ("exec " + command).c_str(), nullptr);
+    ::_exit(127);
+  }
+  for (int i = 0;
+       i < 600 && read(at("stopped") + "/metrics.jsonl").find("\"step\":3,") == std::string::npos;
+       ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  const int step =
+      std::stoi(read(at("stopped") + "/checkpoints/latest_checkpointed_iteration.txt"));
+  EXPECT_GE(step, 3);
+  run("train " + train_options() + " --set train.train_iters=" + std::to_string(step + 2) +
+      " --out " + at("stopped") + " --resume");
+  EXPECT_EQ(std::stoi(read(at("stopped") + "/checkpoints/latest_checkpointed_iteration.txt")),
+            step + 2);
+}
+
+TEST_F(ChainTest, BadInputIsOneLineAndTheRightCode) {
+  EXPECT_NE(failure("train " + train_options() + " --set model.num_head=3 --out " + at("x"), 2)
+                .find("did you mean model.num_heads"),
+            std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --out " + at("run"), 2)
+                .find("expected an empty or new folder"),
+            std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --set data.train=" + at("nothing") + " --out " +
+                        at("x"),
+                    2)
+                .find(at("nothing")),
+            std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --set model.vocab_size=50 --out " + at("x"), 2)
+                .find("vocab"),
+            std::string::npos);
+  EXPECT_NE(failure("verify " + at("text"), 2).find(at("text")), std::string::npos);
+  EXPECT_NE(failure("generate --model " + at("run") + " --temperature -1", 2).find("--temperature"),
+            std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --device moon --out " + at("x"), 2).find("moon"),
+            std::string::npos);
+  EXPECT_NE(failure("plot " + at("text") + " --out " + at("x.svg"), 2).find("metrics.jsonl"),
+            std::string::npos);
+  failure("frobnicate", 2);
+  EXPECT_FALSE(fs::exists(at("x")));
+}
+
+TEST_F(ChainTest, ATruncatedTokenFileAndCheckpointAreNamed) {
+  fs::create_directories(at("cut"));
+  for (const char* extension : {".bin", ".idx"}) {
+    fs::copy_file(at("tokens/all_text_document") + extension, at("cut/all") + extension);
+  }
+  fs::resize_file(at("cut/all.bin"), fs::file_size(at("cut/all.bin")) - 10);
+  EXPECT_NE(failure("train " + train_options() + " --set data.train=" + at("cut/all") + " --out " +
+                        at("y"),
+                    2)
+                .find("cut/all"),
+            std::string::npos);
+
+  fs::copy(at("run"), at("short"), fs::copy_options::recursive);
+  const std::string weights = at("short/checkpoints/iter_0000060/model.safetensors");
+  fs::resize_file(weights, fs::file_size(weights) - 1);
+  EXPECT_NE(failure("verify " + at("short"), 2).find("model.safetensors"), std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --set train.train_iters=61 --out " +
+                        at("short") + " --resume",
+                    2)
+                .find("model.safetensors"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace deltatrain
