@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -113,9 +114,58 @@ TEST_P(GoldenModelTest, OutputsLossAndEveryGradient) {
   EXPECT_EQ(compared, step.parameters().infos().size());
 }
 
+// What a model says before a position must not change by a bit when anything at or after it
+// changes.
+TEST_P(GoldenModelTest, LaterTokensChangeNothingBefore) {
+  const auto& [name, kind] = GetParam();
+  const DType dtype = kind == DeviceKind::kReference ? DType::kF64 : DType::kF32;
+  const auto folder = test::golden_path(name);
+  const ModelConfig config =
+      model_config_from_hf(read_file(folder / "config.json"), (folder / "config.json").string());
+  const auto backend = backend::make_backend(kind);
+  backend::BackendOptions plan_options;
+  plan_options.planned = kind;
+  const auto plan_backend = backend::make_backend(DeviceKind::kPlan, plan_options);
+  const Context context{&backend->device(), &backend->table(), nullptr, dtype};
+  const Context plan_context{&plan_backend->device(), &plan_backend->table(), nullptr, dtype};
+  constexpr int64_t T = 150;
+  const BatchShape shape{.num_rows = T, .num_sequences = 1};
+  const auto purpose = TrainingStep::Purpose::kTrace;
+  const MemoryPlan plan = TrainingStep::plan(plan_context, config, shape, purpose);
+  TrainingStep step(context, config, OptimizerConfig{}, shape, plan.arena(), purpose);
+  const formats::SafetensorsFolder weights(folder);
+  for (const auto& info : step.parameters().infos()) {
+    formats::read_tensor(*weights.at(info.name).tensor, step.parameters().master(info), name,
+                         info.name);
+  }
+  step.parameters().refresh_compute(context);
+  std::vector<int32_t> ids(T), labels(T, ops::kIgnoredLabel);
+  for (int64_t t = 0; t < T; ++t)
+    ids[static_cast<size_t>(t)] = static_cast<int32_t>((t * t * 31 + 7 * t) % config.vocab_size);
+  const std::vector<int32_t> offsets = {0, T};
+  const auto logits_of = [&](const std::vector<int32_t>& tokens) {
+    return step.trace({.ids = tokens, .labels = labels, .offsets = offsets}, 1).logits;
+  };
+  const std::vector<double> before = logits_of(ids);
+  for (const int64_t p :
+       {int64_t{1}, int64_t{16}, int64_t{63}, int64_t{64}, int64_t{65}, int64_t{130}}) {
+    std::vector<int32_t> changed = ids;
+    for (int64_t t = p; t < T; ++t)
+      changed[static_cast<size_t>(t)] =
+          static_cast<int32_t>((ids[static_cast<size_t>(t)] + 1) % config.vocab_size);
+    const std::vector<double> after = logits_of(changed);
+    const auto count = static_cast<std::ptrdiff_t>(p * config.vocab_size);
+    EXPECT_TRUE(std::equal(before.begin(), before.begin() + count, after.begin()))
+        << "position " << p;
+    EXPECT_FALSE(std::equal(before.begin() + count, before.end(), after.begin() + count))
+        << "position " << p;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(TinyModels, GoldenModelTest,
                          testing::Combine(testing::Values("tiny_gdn", "tiny_kda", "tiny_hybrid"),
-                                          testing::Values(DeviceKind::kReference, DeviceKind::kCpu)),
+                                          testing::Values(DeviceKind::kReference,
+                                                          DeviceKind::kCpu)),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_on_" +
                                   backend::device_kind_name(std::get<1>(param.param));
