@@ -31,8 +31,9 @@ void sum_of_squares(const Context& context, const ops::SumOfSquares& args) {
 void finish_gradient_norm(const Context&, const ops::FinishGradientNorm& args) {
   ops::StepScalars& scalars = *args.scalars;
   scalars.gradient_norm = std::sqrt(scalars.sum_of_squares);
-  scalars.clip_factor =
-      scalars.clip_grad > 0 ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6)) : 1.0;
+  scalars.clip_factor = scalars.clip_grad > 0
+                            ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6))
+                            : 1.0;
   if (!std::isfinite(scalars.gradient_norm)) ++scalars.skipped;
 }
 

@@ -1,6 +1,6 @@
-// Attention in tiles of 64 queries by 64 keys. Forward keeps a running maximum and sum per query (a tile of
-// queries is one task); backward goes through the key tiles of one head of one sequence in order (one
-// task), so that every gradient is summed in a fixed order.
+// Attention in tiles of 64 queries by 64 keys. Forward keeps a running maximum and sum per query (a
+// tile of queries is one task); backward goes through the key tiles of one head of one sequence in
+// order (one task), so that every gradient is summed in a fixed order.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -41,7 +41,8 @@ Sizes make_sizes(int64_t K, int64_t V) { return {K, V, round_up(K, kLanes), roun
 // A tile [kTile, padded] with zeros where there is nothing.
 void load_tile(Rows rows, int64_t count, int64_t width, int64_t padded, float* tile) {
   for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(tile + i * padded, rows.data + i * rows.stride, static_cast<size_t>(width) * sizeof(float));
+    std::memcpy(tile + i * padded, rows.data + i * rows.stride,
+                static_cast<size_t>(width) * sizeof(float));
     std::fill(tile + i * padded + width, tile + (i + 1) * padded, 0.0F);
   }
   std::fill(tile + count * padded, tile + kTile * padded, 0.0F);
@@ -52,8 +53,9 @@ int64_t forward_tile_floats(const Sizes& sizes) {
 }
 
 // Queries [0, count) at positions first_position ...
-void forward_tile(const Sizes& sizes, float scale, Rows q, int64_t count, int64_t first_position, const Keys& keys,
-                  float* scratch, float* out, int64_t out_stride, float* lse, int64_t lse_stride) {
+void forward_tile(const Sizes& sizes, float scale, Rows q, int64_t count, int64_t first_position,
+                  const Keys& keys, float* scratch, float* out, int64_t out_stride, float* lse,
+                  int64_t lse_stride) {
   float* q_tile = scratch;
   float* k_tile = q_tile + kTile * sizes.Kp;
   float* k_transposed = k_tile + kTile * sizes.Kp;
@@ -68,13 +70,17 @@ void forward_tile(const Sizes& sizes, float scale, Rows q, int64_t count, int64_
   std::fill(total, total + kTile, 0.0F);
   for (int64_t first_key = 0; first_key < first_position + count; first_key += kTile) {
     const int64_t num_keys = std::min(kTile, first_position + count - first_key);
-    load_tile({keys.k.data + first_key * keys.k.stride, keys.k.stride}, num_keys, sizes.K, sizes.Kp, k_tile);
-    load_tile({keys.v.data + first_key * keys.v.stride, keys.v.stride}, num_keys, sizes.V, sizes.Vp, v_tile);
+    load_tile({keys.k.data + first_key * keys.k.stride, keys.k.stride}, num_keys, sizes.K, sizes.Kp,
+              k_tile);
+    load_tile({keys.v.data + first_key * keys.v.stride, keys.v.stride}, num_keys, sizes.V, sizes.Vp,
+              v_tile);
     transpose(k_tile, sizes.Kp, kTile, sizes.Kp, k_transposed, kTile);
-    small_gemm(Store::kSet, count, kTile, sizes.K, by_rows(q_tile, sizes.Kp), k_transposed, kTile, scores, kTile);
+    small_gemm(Store::kSet, count, kTile, sizes.K, by_rows(q_tile, sizes.Kp), k_transposed, kTile,
+               scores, kTile);
     for (int64_t i = 0; i < count; ++i) {
       float* row = scores + i * kTile;
-      const int64_t seen = first_position + i - first_key + 1;  // keys of this tile before and at the query
+      const int64_t seen =
+          first_position + i - first_key + 1;  // keys of this tile before and at the query
       float best = largest[i];
 #pragma omp simd reduction(max : best)
       for (int64_t j = 0; j < kTile; ++j) {
@@ -96,21 +102,24 @@ void forward_tile(const Sizes& sizes, float scale, Rows q, int64_t count, int64_
 #pragma omp simd
       for (int64_t v = 0; v < sizes.Vp; ++v) sums[i * sizes.Vp + v] *= correction;
     }
-    small_gemm(Store::kAdd, count, sizes.Vp, num_keys, by_rows(scores, kTile), v_tile, sizes.Vp, sums, sizes.Vp);
+    small_gemm(Store::kAdd, count, sizes.Vp, num_keys, by_rows(scores, kTile), v_tile, sizes.Vp,
+               sums, sizes.Vp);
   }
   for (int64_t i = 0; i < count; ++i) {
     const float inverse = 1.0F / total[i];
 #pragma omp simd
-    for (int64_t v = 0; v < sizes.V; ++v) out[i * out_stride + v] = sums[i * sizes.Vp + v] * inverse;
+    for (int64_t v = 0; v < sizes.V; ++v)
+      out[i * out_stride + v] = sums[i * sizes.Vp + v] * inverse;
     if (lse != nullptr) {
-      lse[i * lse_stride] = static_cast<float>(static_cast<double>(largest[i]) + std::log(static_cast<double>(total[i])));
+      lse[i * lse_stride] = static_cast<float>(static_cast<double>(largest[i]) +
+                                               std::log(static_cast<double>(total[i])));
     }
   }
 }
 
 // One query over `num_keys` keys.
-void forward_row(const Sizes& sizes, float scale, const float* q, int64_t num_keys, const Keys& keys, float* out,
-                 float* lse) {
+void forward_row(const Sizes& sizes, float scale, const float* q, int64_t num_keys,
+                 const Keys& keys, float* out, float* lse) {
   float largest = kNever;
   float total = 0;
   float p[kTile];
@@ -146,7 +155,8 @@ void forward_row(const Sizes& sizes, float scale, const float* q, int64_t num_ke
   const float inverse = 1.0F / total;
 #pragma omp simd
   for (int64_t v = 0; v < sizes.V; ++v) out[v] *= inverse;
-  if (lse != nullptr) *lse = static_cast<float>(static_cast<double>(largest) + std::log(static_cast<double>(total)));
+  if (lse != nullptr)
+    *lse = static_cast<float>(static_cast<double>(largest) + std::log(static_cast<double>(total)));
 }
 
 // New keys and values to their place in the caches.
@@ -163,9 +173,11 @@ void append_to_cache(const ops::CausalAttentionForward& args) {
   parallel_for(args.sequences.num(), [&](int64_t s) {
     for (int64_t row = args.sequences.begin(s); row < args.sequences.end(s); ++row) {
       const int64_t to = s * room + lengths[s] + row - args.sequences.begin(s);
-      std::memcpy(k_cache + to * H * K, k + row * H * K, static_cast<size_t>(H * K) * sizeof(float));
+      std::memcpy(k_cache + to * H * K, k + row * H * K,
+                  static_cast<size_t>(H * K) * sizeof(float));
       for (int64_t h = 0; h < H; ++h) {
-        std::memcpy(v_cache + (to * H + h) * V, v + row * args.v_RHV.stride(0) + h * args.v_RHV.stride(1),
+        std::memcpy(v_cache + (to * H + h) * V,
+                    v + row * args.v_RHV.stride(0) + h * args.v_RHV.stride(1),
                     static_cast<size_t>(V) * sizeof(float));
       }
     }
@@ -186,7 +198,9 @@ struct BackwardTiles {
   float* dv;            // [64, Vp]
 };
 
-int64_t backward_tile_floats(const Sizes& sizes) { return kTile * (5 * sizes.Kp + 3 * sizes.Vp + 2 * kTile); }
+int64_t backward_tile_floats(const Sizes& sizes) {
+  return kTile * (5 * sizes.Kp + 3 * sizes.Vp + 2 * kTile);
+}
 
 BackwardTiles cut_backward(const Sizes& sizes, float* scratch) {
   BackwardTiles t = {};
@@ -226,8 +240,8 @@ struct HeadGradient {
 };
 
 // p and ds of one tile from its scores (in t.p) and dp (in t.ds).
-void softmax_gradient(const HeadGradient& head, int64_t first_query, int64_t num_queries, int64_t first_key,
-                      const BackwardTiles& t) {
+void softmax_gradient(const HeadGradient& head, int64_t first_query, int64_t num_queries,
+                      int64_t first_key, const BackwardTiles& t) {
   for (int64_t i = 0; i < num_queries; ++i) {
     const int64_t at = (first_query + i) * head.statistic_stride;
     const float lse = head.lse[at];
@@ -248,24 +262,31 @@ void softmax_gradient(const HeadGradient& head, int64_t first_query, int64_t num
 void backward_key_tile(const HeadGradient& head, int64_t first_key, const BackwardTiles& t) {
   const Sizes& sizes = head.sizes;
   const int64_t num_keys = std::min(kTile, head.length - first_key);
-  load_tile({head.k.data + first_key * head.k.stride, head.k.stride}, num_keys, sizes.K, sizes.Kp, t.k);
+  load_tile({head.k.data + first_key * head.k.stride, head.k.stride}, num_keys, sizes.K, sizes.Kp,
+            t.k);
   transpose(t.k, sizes.Kp, kTile, sizes.Kp, t.k_transposed, kTile);
-  load_tile({head.v.data + first_key * head.v.stride, head.v.stride}, num_keys, sizes.V, sizes.Vp, t.d_out);
+  load_tile({head.v.data + first_key * head.v.stride, head.v.stride}, num_keys, sizes.V, sizes.Vp,
+            t.d_out);
   transpose(t.d_out, sizes.Vp, kTile, sizes.Vp, t.v_transposed, kTile);
   std::fill(t.dk, t.dk + kTile * sizes.Kp, 0.0F);
   std::fill(t.dv, t.dv + kTile * sizes.Vp, 0.0F);
   for (int64_t first_query = first_key; first_query < head.length; first_query += kTile) {
     const int64_t num_queries = std::min(kTile, head.length - first_query);
-    load_tile({head.q.data + first_query * head.q.stride, head.q.stride}, num_queries, sizes.K, sizes.Kp, t.q);
-    load_tile({head.d_out.data + first_query * head.d_out.stride, head.d_out.stride}, num_queries, sizes.V, sizes.Vp,
-              t.d_out);
-    small_gemm(Store::kSet, num_queries, kTile, sizes.K, by_rows(t.q, sizes.Kp), t.k_transposed, kTile, t.p, kTile);
-    small_gemm(Store::kSet, num_queries, kTile, sizes.V, by_rows(t.d_out, sizes.Vp), t.v_transposed, kTile, t.ds,
-               kTile);
+    load_tile({head.q.data + first_query * head.q.stride, head.q.stride}, num_queries, sizes.K,
+              sizes.Kp, t.q);
+    load_tile({head.d_out.data + first_query * head.d_out.stride, head.d_out.stride}, num_queries,
+              sizes.V, sizes.Vp, t.d_out);
+    small_gemm(Store::kSet, num_queries, kTile, sizes.K, by_rows(t.q, sizes.Kp), t.k_transposed,
+               kTile, t.p, kTile);
+    small_gemm(Store::kSet, num_queries, kTile, sizes.V, by_rows(t.d_out, sizes.Vp), t.v_transposed,
+               kTile, t.ds, kTile);
     softmax_gradient(head, first_query, num_queries, first_key, t);
-    small_gemm(Store::kAdd, num_keys, sizes.Vp, num_queries, by_columns(t.p, kTile), t.d_out, sizes.Vp, t.dv, sizes.Vp);
-    small_gemm(Store::kAdd, num_keys, sizes.Kp, num_queries, by_columns(t.ds, kTile), t.q, sizes.Kp, t.dk, sizes.Kp);
-    small_gemm(Store::kSet, num_queries, sizes.Kp, num_keys, by_rows(t.ds, kTile), t.k, sizes.Kp, t.dq, sizes.Kp);
+    small_gemm(Store::kAdd, num_keys, sizes.Vp, num_queries, by_columns(t.p, kTile), t.d_out,
+               sizes.Vp, t.dv, sizes.Vp);
+    small_gemm(Store::kAdd, num_keys, sizes.Kp, num_queries, by_columns(t.ds, kTile), t.q, sizes.Kp,
+               t.dk, sizes.Kp);
+    small_gemm(Store::kSet, num_queries, sizes.Kp, num_keys, by_rows(t.ds, kTile), t.k, sizes.Kp,
+               t.dq, sizes.Kp);
     for (int64_t i = 0; i < num_queries; ++i) {
       float* dq = head.dq + (first_query + i) * head.q.stride;
       const float* from = t.dq + i * sizes.Kp;
@@ -296,9 +317,11 @@ void causal_attention_forward(const Context& context, const ops::CausalAttention
   const Sizes sizes = make_sizes(K, V);
   const int64_t thread_floats = round_up(forward_tile_floats(sizes), kLanes);
   int64_t num_tiles = 0;
-  for (int64_t s = 0; s < args.sequences.num(); ++s) num_tiles += divide_up(args.sequences.length(s), kTile);
+  for (int64_t s = 0; s < args.sequences.num(); ++s)
+    num_tiles += divide_up(args.sequences.length(s), kTile);
   const Arena::ScratchScope scope(*context.arena);
-  float* scratch = context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
+  float* scratch =
+      context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
   int32_t* tile_rows = context.arena->scratch(DType::kI32, {num_tiles, 2}).data<int32_t>();
   if (context.arena->is_planning()) return;
   // (sequence, first row) of each tile of queries, the longest rows of keys first.
@@ -322,9 +345,10 @@ void causal_attention_forward(const Context& context, const ops::CausalAttention
     const int64_t h = task % H;
     const int64_t begin = args.sequences.begin(s);
     const int64_t count = std::min(kTile, args.sequences.length(s) - first);
-    Keys keys = {{args.k_RHK.data<float>() + (begin * H + h) * K, H * K},
-                 {args.v_RHV.data<float>() + begin * args.v_RHV.stride(0) + h * args.v_RHV.stride(1),
-                  args.v_RHV.stride(0)}};
+    Keys keys = {
+        {args.k_RHK.data<float>() + (begin * H + h) * K, H * K},
+        {args.v_RHV.data<float>() + begin * args.v_RHV.stride(0) + h * args.v_RHV.stride(1),
+         args.v_RHV.stride(0)}};
     int64_t position = first;
     if (cached) {
       const int64_t room = args.k_cache_SXHK.size(1);
@@ -338,12 +362,12 @@ void causal_attention_forward(const Context& context, const ops::CausalAttention
     const Rows queries = {q + (row * H + h) * K, H * K};
     if (count <= kStepRows) {
       for (int64_t i = 0; i < count; ++i) {
-        forward_row(sizes, scale, queries.data + i * queries.stride, position + i + 1, keys, tile_out + i * H * V,
-                    tile_lse == nullptr ? nullptr : tile_lse + i * H);
+        forward_row(sizes, scale, queries.data + i * queries.stride, position + i + 1, keys,
+                    tile_out + i * H * V, tile_lse == nullptr ? nullptr : tile_lse + i * H);
       }
     } else {
-      forward_tile(sizes, scale, queries, count, position, keys, scratch + thread_index() * thread_floats, tile_out,
-                   H * V, tile_lse, H);
+      forward_tile(sizes, scale, queries, count, position, keys,
+                   scratch + thread_index() * thread_floats, tile_out, H * V, tile_lse, H);
     }
   });
 }
@@ -356,7 +380,8 @@ void causal_attention_backward(const Context& context, const ops::CausalAttentio
   const Sizes sizes = make_sizes(K, V);
   const int64_t thread_floats = backward_tile_floats(sizes);
   const Arena::ScratchScope scope(*context.arena);
-  float* scratch = context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
+  float* scratch =
+      context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
   float* out_dot = context.arena->scratch(DType::kF32, {R, H}).data<float>();
   if (context.arena->is_planning()) return;
   const float* d_out = args.do_RHV.data<float>();
@@ -391,7 +416,8 @@ void causal_attention_backward(const Context& context, const ops::CausalAttentio
     head.dv = args.dv_RHV.data<float>() + begin * args.dv_RHV.stride(0) + h * args.dv_RHV.stride(1);
     head.dv_stride = args.dv_RHV.stride(0);
     const BackwardTiles tiles = cut_backward(sizes, scratch + thread_index() * thread_floats);
-    for (int64_t first_key = 0; first_key < head.length; first_key += kTile) backward_key_tile(head, first_key, tiles);
+    for (int64_t first_key = 0; first_key < head.length; first_key += kTile)
+      backward_key_tile(head, first_key, tiles);
   });
 }
 

@@ -27,7 +27,8 @@ ops::OpTable make_table() {
   table.linear = {.forward = cpu::linear_forward, .backward = cpu::linear_backward};
   table.embedding = {.forward = cpu::embedding_forward, .backward = cpu::embedding_backward};
   table.rms_norm = {.forward = cpu::rms_norm_forward, .backward = cpu::rms_norm_backward};
-  table.gated_rms_norm = {.forward = cpu::gated_rms_norm_forward, .backward = cpu::gated_rms_norm_backward};
+  table.gated_rms_norm = {.forward = cpu::gated_rms_norm_forward,
+                          .backward = cpu::gated_rms_norm_backward};
   table.short_conv = {.forward = cpu::short_conv_forward, .backward = cpu::short_conv_backward};
   table.l2_norm = {.forward = cpu::l2_norm_forward, .backward = cpu::l2_norm_backward};
   table.delta_gate = {.forward = cpu::delta_gate_forward, .backward = cpu::delta_gate_backward};
@@ -35,12 +36,14 @@ ops::OpTable make_table() {
                             .backward = cpu::gated_delta_rule_backward,
                             .saved_bytes = cpu::gated_delta_rule_saved_bytes};
   table.rotary = {.apply = cpu::rotary};
-  table.causal_attention = {.forward = cpu::causal_attention_forward, .backward = cpu::causal_attention_backward};
+  table.causal_attention = {.forward = cpu::causal_attention_forward,
+                            .backward = cpu::causal_attention_backward};
   table.mla_key = {.forward = cpu::mla_key_forward, .backward = cpu::mla_key_backward};
   table.swiglu = {.forward = cpu::swiglu_forward, .backward = cpu::swiglu_backward};
   table.cross_entropy = {.apply = cpu::cross_entropy};
-  table.adamw = {
-      .sum_of_squares = cpu::sum_of_squares, .finish_gradient_norm = cpu::finish_gradient_norm, .adamw = cpu::adamw};
+  table.adamw = {.sum_of_squares = cpu::sum_of_squares,
+                 .finish_gradient_norm = cpu::finish_gradient_norm,
+                 .adamw = cpu::adamw};
   table.elementwise = {.add = cpu::add, .convert = cpu::convert, .sum_to = cpu::sum_to};
   return table;
 }

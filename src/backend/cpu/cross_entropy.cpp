@@ -62,7 +62,8 @@ void cross_entropy(const Context&, const ops::CrossEntropy& args) {
       }
       const float shift = largest(row, N);
       const double label_logit = ignored ? 0 : static_cast<double>(row[labels[r]]);
-      const double sum = writes ? sum_of_exp<true>(row, N, shift) : sum_of_exp<false>(row, N, shift);
+      const double sum =
+          writes ? sum_of_exp<true>(row, N, shift) : sum_of_exp<false>(row, N, shift);
       const double lse = static_cast<double>(shift) + std::log(sum);
       if (lse_out != nullptr) lse_out[r] = static_cast<float>(lse);
       if (!ignored) loss[r] = static_cast<float>(lse - label_logit);
@@ -75,7 +76,8 @@ void cross_entropy(const Context&, const ops::CrossEntropy& args) {
       const float label_exp = row[labels[r]];
 #pragma omp simd
       for (int64_t n = 0; n < N; ++n) row[n] *= factor;
-      row[labels[r]] = static_cast<float>((static_cast<double>(label_exp) / sum - 1.0) * grad_scale);
+      row[labels[r]] =
+          static_cast<float>((static_cast<double>(label_exp) / sum - 1.0) * grad_scale);
     }
   });
 }

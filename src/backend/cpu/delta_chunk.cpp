@@ -76,29 +76,30 @@ struct ForwardTiles {
 };
 
 ForwardTiles cut_forward(const DeltaSizes& sizes, TileCutter& cut) {
-  return {cut_shared(sizes, cut), cut.floats(C * sizes.Vp), cut.floats(C * sizes.Vp), cut.floats(C * C)};
+  return {cut_shared(sizes, cut), cut.floats(C * sizes.Vp), cut.floats(C * sizes.Vp),
+          cut.floats(C * C)};
 }
 
 struct BackwardTiles {
   SharedTiles shared;
-  float* d_out;         // dO [64, Vp]
-  float* y;             // Y [64, Vp]
-  float* d_values;      // dU [64, Vp]
-  float* d_rest;        // dR [64, Vp]
-  float* dv;            // dV [64, Vp]
-  float* values_t;      // U^T [Vp, 64]
-  float* state_t;       // a state's transpose [Vp, Kp]
-  float* scores;        // P [64, 64] (GDN)
-  float* d_scores;      // dP [64, 64]
-  float* d_lower;       // dL [64, 64]
-  float* dq;            // [64, Kp]
-  float* dk_row;        // -exp(G) (S0 dV) [64, Kp]
-  float* dk_end;        // exp(G_C - G) (dS1 U) [64, Kp]
-  float* r;             // [64, Kp]
-  float* dk_column;     // [64, Kp]
-  double* dg;           // [64] or [64, Kp]
-  double* sums;         // [Kp]
-  float* state_carry;   // exp(G_C) rowsum(S0 dS1): 1 or Kp
+  float* d_out;        // dO [64, Vp]
+  float* y;            // Y [64, Vp]
+  float* d_values;     // dU [64, Vp]
+  float* d_rest;       // dR [64, Vp]
+  float* dv;           // dV [64, Vp]
+  float* values_t;     // U^T [Vp, 64]
+  float* state_t;      // a state's transpose [Vp, Kp]
+  float* scores;       // P [64, 64] (GDN)
+  float* d_scores;     // dP [64, 64]
+  float* d_lower;      // dL [64, 64]
+  float* dq;           // [64, Kp]
+  float* dk_row;       // -exp(G) (S0 dV) [64, Kp]
+  float* dk_end;       // exp(G_C - G) (dS1 U) [64, Kp]
+  float* r;            // [64, Kp]
+  float* dk_column;    // [64, Kp]
+  double* dg;          // [64] or [64, Kp]
+  double* sums;        // [Kp]
+  float* state_carry;  // exp(G_C) rowsum(S0 dS1): 1 or Kp
   float* work;
 };
 
@@ -130,10 +131,11 @@ BackwardTiles cut_backward(const DeltaSizes& sizes, TileCutter& cut) {
 }
 
 // `rows` rows of `columns` numbers into a tile, the rest of [padded_rows, padded_columns] zero.
-void load_tile(const float* from, int64_t stride, int64_t rows, int64_t columns, int64_t padded_rows,
-               int64_t padded_columns, float* to) {
+void load_tile(const float* from, int64_t stride, int64_t rows, int64_t columns,
+               int64_t padded_rows, int64_t padded_columns, float* to) {
   for (int64_t i = 0; i < rows; ++i) {
-    std::memcpy(to + i * padded_columns, from + i * stride, static_cast<size_t>(columns) * sizeof(float));
+    std::memcpy(to + i * padded_columns, from + i * stride,
+                static_cast<size_t>(columns) * sizeof(float));
     std::fill(to + i * padded_columns + columns, to + (i + 1) * padded_columns, 0.0F);
   }
   std::fill(to + rows * padded_columns, to + padded_rows * padded_columns, 0.0F);
@@ -173,8 +175,8 @@ void load_shared(const DeltaSizes& sizes, const ChunkInput& in, int64_t n, const
   }
 }
 
-// Inverses of the unit lower triangular diagonal blocks, row by row; the blocks side by side because each
-// alone is a chain of dependent steps.
+// Inverses of the unit lower triangular diagonal blocks, row by row; the blocks side by side
+// because each alone is a chain of dependent steps.
 void invert_diagonal_blocks(int64_t num_blocks, const float* lower, float* inverse) {
   for (int64_t i = 0; i < kBlock; ++i) {
     for (int64_t block = 0; block < num_blocks; ++block) {
@@ -189,32 +191,36 @@ void invert_diagonal_blocks(int64_t num_blocks, const float* lower, float* inver
 }
 
 // (I + L) U = rest; rest is used up.
-void solve(const DeltaSizes& sizes, int64_t num_blocks, const ChunkSaved& saved, float* rest, float* values) {
+void solve(const DeltaSizes& sizes, int64_t num_blocks, const ChunkSaved& saved, float* rest,
+           float* values) {
   const int64_t Vp = sizes.Vp;
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t first = block * kBlock;
     if (block > 0) {
-      small_gemm(Store::kSubtract, kBlock, Vp, first, by_rows(saved.lower + first * C, C), values, Vp,
-                 rest + first * Vp, Vp);
+      small_gemm(Store::kSubtract, kBlock, Vp, first, by_rows(saved.lower + first * C, C), values,
+                 Vp, rest + first * Vp, Vp);
     }
-    small_gemm(Store::kSet, kBlock, Vp, kBlock, by_rows(saved.inverse + block * kBlock * kBlock, kBlock),
-               rest + first * Vp, Vp, values + first * Vp, Vp);
+    small_gemm(Store::kSet, kBlock, Vp, kBlock,
+               by_rows(saved.inverse + block * kBlock * kBlock, kBlock), rest + first * Vp, Vp,
+               values + first * Vp, Vp);
   }
 }
 
 // (I + L)^T d_rest = d_values; d_values is used up.
-void solve_transposed(const DeltaSizes& sizes, int64_t num_blocks, const ChunkSaved& saved, float* d_values,
-                      float* d_rest) {
+void solve_transposed(const DeltaSizes& sizes, int64_t num_blocks, const ChunkSaved& saved,
+                      float* d_values, float* d_rest) {
   const int64_t Vp = sizes.Vp;
   for (int64_t block = num_blocks - 1; block >= 0; --block) {
     const int64_t first = block * kBlock;
     const int64_t after = first + kBlock;
     if (block + 1 < num_blocks) {
       small_gemm(Store::kSubtract, kBlock, Vp, num_blocks * kBlock - after,
-                 by_columns(saved.lower + after * C + first, C), d_rest + after * Vp, Vp, d_values + first * Vp, Vp);
+                 by_columns(saved.lower + after * C + first, C), d_rest + after * Vp, Vp,
+                 d_values + first * Vp, Vp);
     }
-    small_gemm(Store::kSet, kBlock, Vp, kBlock, by_columns(saved.inverse + block * kBlock * kBlock, kBlock),
-               d_values + first * Vp, Vp, d_rest + first * Vp, Vp);
+    small_gemm(Store::kSet, kBlock, Vp, kBlock,
+               by_columns(saved.inverse + block * kBlock * kBlock, kBlock), d_values + first * Vp,
+               Vp, d_rest + first * Vp, Vp);
   }
 }
 
@@ -236,8 +242,8 @@ float dot(const float* a, const float* b, int64_t count) {
 }
 
 // Before d_state is decayed: what exp(G_C) S0 passes on, for every step of the chunk.
-void fill_state_carry(const DeltaSizes& sizes, const ChunkDecay& decay, const float* state, const float* d_state,
-                      float* carry) {
+void fill_state_carry(const DeltaSizes& sizes, const ChunkDecay& decay, const float* state,
+                      const float* d_state, float* carry) {
   double total = 0;
   std::fill(carry, carry + sizes.Kp, 0.0F);
   for (int64_t c = 0; c < sizes.K; ++c) {
@@ -245,7 +251,8 @@ void fill_state_carry(const DeltaSizes& sizes, const ChunkDecay& decay, const fl
     if (sizes.per_channel) carry[c] = decay.whole[c] * product;
     total += static_cast<double>(product);
   }
-  if (!sizes.per_channel) carry[0] = static_cast<float>(static_cast<double>(decay.whole[0]) * total);
+  if (!sizes.per_channel)
+    carry[0] = static_cast<float>(static_cast<double>(decay.whole[0]) * total);
 }
 
 // Parts of dg that go through the states: reads of S0 by rows i >= m, ...
@@ -329,7 +336,8 @@ void write_gradients(const DeltaSizes& sizes, const ChunkInput& in, const Backwa
         dk[c] = t.dk_row[row + c] + t.dk_end[row + c] + beta * t.r[row + c] + t.dk_column[row + c];
       }
     }
-    std::memcpy(out.dv + i * out.dv_stride, t.dv + i * sizes.Vp, static_cast<size_t>(sizes.V) * sizeof(float));
+    std::memcpy(out.dv + i * out.dv_stride, t.dv + i * sizes.Vp,
+                static_cast<size_t>(sizes.V) * sizeof(float));
     out.dbeta[i * out.dbeta_stride] = dot(t.d_rest + i * sizes.Vp, t.y + i * sizes.Vp, sizes.Vp) +
                                       dot(t.r + row, t.shared.k + row, Kp);
     float* dg = out.dg + i * out.dg_stride;
@@ -373,8 +381,8 @@ int64_t backward_workspace_floats(const DeltaSizes& sizes) {
   return cut.used();
 }
 
-void delta_chunk_forward(const DeltaSizes& sizes, const ChunkInput& in, float* workspace, float* state,
-                         const ChunkSaved& saved, float* out, int64_t out_stride) {
+void delta_chunk_forward(const DeltaSizes& sizes, const ChunkInput& in, float* workspace,
+                         float* state, const ChunkSaved& saved, float* out, int64_t out_stride) {
   TileCutter cut(workspace);
   const ForwardTiles t = cut_forward(sizes, cut);
   const SharedTiles& s = t.shared;
@@ -399,8 +407,8 @@ void delta_chunk_forward(const DeltaSizes& sizes, const ChunkInput& in, float* w
   small_gemm(Store::kSet, n, Vp, K, by_rows(s.q_plus, Kp), state, Vp, t.out, Vp);
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t first = block * kBlock;
-    small_gemm(Store::kAdd, kBlock, Vp, first + kBlock, by_rows(scores + first * C, C), saved.values, Vp,
-               t.out + first * Vp, Vp);
+    small_gemm(Store::kAdd, kBlock, Vp, first + kBlock, by_rows(scores + first * C, C),
+               saved.values, Vp, t.out + first * Vp, Vp);
   }
   for (int64_t i = 0; i < in.num_rows; ++i) {
     std::memcpy(out + i * out_stride, t.out + i * Vp, static_cast<size_t>(sizes.V) * sizeof(float));
@@ -410,8 +418,9 @@ void delta_chunk_forward(const DeltaSizes& sizes, const ChunkInput& in, float* w
   small_gemm(Store::kAdd, K, Vp, n, by_columns(s.k_end, Kp), saved.values, Vp, state, Vp);
 }
 
-void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* workspace, float* d_state,
-                          const ChunkSaved& saved, const ChunkGradients& gradients) {
+void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* workspace,
+                          float* d_state, const ChunkSaved& saved,
+                          const ChunkGradients& gradients) {
   TileCutter cut(workspace);
   const BackwardTiles t = cut_backward(sizes, cut);
   const SharedTiles& s = t.shared;
@@ -432,8 +441,8 @@ void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* 
   small_gemm(Store::kSet, n, Vp, K, by_rows(s.k_end, Kp), d_state, Vp, t.d_values, Vp);
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t first = block * kBlock;
-    small_gemm(Store::kAdd, kBlock, Vp, n - first, by_columns(scores + first * C + first, C), t.d_out + first * Vp, Vp,
-               t.d_values + first * Vp, Vp);
+    small_gemm(Store::kAdd, kBlock, Vp, n - first, by_columns(scores + first * C + first, C),
+               t.d_out + first * Vp, Vp, t.d_values + first * Vp, Vp);
   }
   solve_transposed(sizes, num_blocks, saved, t.d_values, t.d_rest);
   for (int64_t i = 0; i < n; ++i) {
@@ -449,10 +458,10 @@ void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* 
     // In sums of 16 terms: the gradient of the gates is what remains of these after they cancel.
     for (int64_t v = 0; v < Vp; v += kLanes) {
       const Store store = v == 0 ? Store::kSet : Store::kAdd;
-      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_out + first * Vp + v, Vp), t.values_t + v * C, C,
-                 t.d_scores + first * C, C);
-      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_rest + first * Vp + v, Vp), t.values_t + v * C, C,
-                 t.d_lower + first * C, C);
+      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_out + first * Vp + v, Vp),
+                 t.values_t + v * C, C, t.d_scores + first * C, C);
+      small_gemm(store, kBlock, columns, kLanes, by_rows(t.d_rest + first * Vp + v, Vp),
+                 t.values_t + v * C, C, t.d_lower + first * C, C);
     }
     for (int64_t i = first; i < first + kBlock; ++i) {
       float* d_scores = t.d_scores + i * C;
@@ -483,12 +492,14 @@ void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* 
   small_gemm(Store::kAdd, K, Vp, n, by_columns(s.q_plus, Kp), t.d_out, Vp, d_state, Vp);
   small_gemm(Store::kSubtract, K, Vp, n, by_columns(s.k_plus, Kp), t.dv, Vp, d_state, Vp);
 
-  // t.dq and t.dk_row hold the state parts alone until score_gradients adds the pairs within the chunk.
+  // t.dq and t.dk_row hold the state parts alone until score_gradients adds the pairs within the
+  // chunk.
   std::fill(t.dg, t.dg + (sizes.per_channel ? n * Kp : n), 0.0);
   add_state_reads(sizes, n, t);
   add_state_writes(sizes, n, t);
-  score_gradients(sizes, in.scale, n, s.q, s.k, s.beta, s.decay, s.scores,
-                  {t.d_scores, t.d_lower, scores, saved.lower, t.dq, t.r, t.dk_column, t.dg, t.work});
+  score_gradients(
+      sizes, in.scale, n, s.q, s.k, s.beta, s.decay, s.scores,
+      {t.d_scores, t.d_lower, scores, saved.lower, t.dq, t.r, t.dk_column, t.dg, t.work});
   write_gradients(sizes, in, t, gradients);
 }
 

@@ -43,7 +43,8 @@ void forward_row(const GateRow& row, const float* a, float* g) {
 }
 
 template <ops::DecayForm kForm>
-void backward_row(const GateRow& row, const float* a, const float* dg, float* da, float* dA_log, float* ddt_bias) {
+void backward_row(const GateRow& row, const float* a, const float* dg, float* da, float* dA_log,
+                  float* ddt_bias) {
 #pragma omp simd
   for (int64_t i = 0; i < row.count; ++i) {
     const float shifted = a[i] + row.dt_bias[i];
@@ -72,7 +73,8 @@ void delta_gate_forward(const Context& context, const ops::DeltaGateForward& arg
   float* exp_A = context.arena->scratch(DType::kF32, {G, K}).data<float>();
   if (context.arena->is_planning()) return;
   spread_exp(args.A_log_G, K, exp_A);
-  const GateRow row = {exp_A, args.dt_bias_GK.data<float>(), G * K, static_cast<float>(args.lower_bound)};
+  const GateRow row = {exp_A, args.dt_bias_GK.data<float>(), G * K,
+                       static_cast<float>(args.lower_bound)};
   const float* a = args.a_RGK.data<float>();
   const float* b = args.b_RG.data<float>();
   float* g = args.g_RGK.data<float>();
@@ -108,7 +110,8 @@ void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& a
   float* ddt_bias_partials = context.arena->scratch(DType::kF32, {num_blocks, G, K}).data<float>();
   if (context.arena->is_planning()) return;
   spread_exp(args.A_log_G, K, exp_A);
-  const GateRow row = {exp_A, args.dt_bias_GK.data<float>(), G * K, static_cast<float>(args.lower_bound)};
+  const GateRow row = {exp_A, args.dt_bias_GK.data<float>(), G * K,
+                       static_cast<float>(args.lower_bound)};
   const float* dg = args.dg_RGK.data<float>();
   const float* dbeta = args.dbeta_RG.data<float>();
   const float* a = args.a_RGK.data<float>();
@@ -128,11 +131,11 @@ void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& a
     std::fill(ddt_bias, ddt_bias + G * K, 0.0F);
     for (int64_t r = block * kSumRows; r < std::min(R, (block + 1) * kSumRows); ++r) {
       if (form == ops::DecayForm::kSoftplus) {
-        backward_row<ops::DecayForm::kSoftplus>(row, a + r * a_stride, dg + r * G * K, da + r * da_stride, dA_log,
-                                                ddt_bias);
+        backward_row<ops::DecayForm::kSoftplus>(row, a + r * a_stride, dg + r * G * K,
+                                                da + r * da_stride, dA_log, ddt_bias);
       } else {
-        backward_row<ops::DecayForm::kBounded>(row, a + r * a_stride, dg + r * G * K, da + r * da_stride, dA_log,
-                                               ddt_bias);
+        backward_row<ops::DecayForm::kBounded>(row, a + r * a_stride, dg + r * G * K,
+                                               da + r * da_stride, dA_log, ddt_bias);
       }
       const float* b_row = b + r * b_stride;
       const float* dbeta_row = dbeta + r * G;

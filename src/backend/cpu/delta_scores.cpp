@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t C = kChunk;
 
-// Columns of row block I (16 I .. 16 I + 15) that a lower triangle needs, rounded up to whole vectors.
+// Columns of row block I (16 I .. 16 I + 15) that a lower triangle needs, rounded up to whole
+// vectors.
 int64_t columns_of(int64_t block) { return (block + 1) * kBlock; }
 
 // out = f32 of exp(a - b) over `count` channels; a is never above b.
@@ -49,7 +50,8 @@ void fill_decay_channels(const DeltaSizes& sizes, const ChunkInput& in, int64_t 
   for (int64_t i = 0; i < padded_rows; ++i) {
     const double* row = decay.cumulative + i * Kp;
 #pragma omp simd
-    for (int64_t c = 0; c < Kp; ++c) decay.from_start[i * Kp + c] = exp_f32(static_cast<float>(row[c]));
+    for (int64_t c = 0; c < Kp; ++c)
+      decay.from_start[i * Kp + c] = exp_f32(static_cast<float>(row[c]));
     exp_of_difference(last, row, Kp, decay.to_end + i * Kp);
   }
 #pragma omp simd
@@ -77,8 +79,8 @@ void scalar_scores(const DeltaSizes& sizes, float scale, int64_t padded_rows, co
   for (int64_t block = 0; block < padded_rows / kBlock; ++block) {
     const int64_t columns = columns_of(block);
     const int64_t first = block * kBlock;
-    small_gemm(Store::kSet, kBlock, columns, sizes.K, by_rows(q + first * sizes.Kp, sizes.Kp), k_transposed, C,
-               scores + first * C, C);
+    small_gemm(Store::kSet, kBlock, columns, sizes.K, by_rows(q + first * sizes.Kp, sizes.Kp),
+               k_transposed, C, scores + first * C, C);
     for (int64_t i = first; i < first + kBlock; ++i) {
 #pragma omp simd
       for (int64_t j = 0; j < columns; ++j) {
@@ -89,13 +91,14 @@ void scalar_scores(const DeltaSizes& sizes, float scale, int64_t padded_rows, co
   }
 }
 
-void scalar_lower(const DeltaSizes& sizes, int64_t padded_rows, const float* k, const float* k_transposed,
-                  const float* beta, const float* pairwise, float* lower) {
+void scalar_lower(const DeltaSizes& sizes, int64_t padded_rows, const float* k,
+                  const float* k_transposed, const float* beta, const float* pairwise,
+                  float* lower) {
   for (int64_t block = 0; block < padded_rows / kBlock; ++block) {
     const int64_t columns = columns_of(block);
     const int64_t first = block * kBlock;
-    small_gemm(Store::kSet, kBlock, columns, sizes.K, by_rows(k + first * sizes.Kp, sizes.Kp), k_transposed, C,
-               lower + first * C, C);
+    small_gemm(Store::kSet, kBlock, columns, sizes.K, by_rows(k + first * sizes.Kp, sizes.Kp),
+               k_transposed, C, lower + first * C, C);
     for (int64_t i = first; i < first + kBlock; ++i) {
 #pragma omp simd
       for (int64_t j = 0; j < columns; ++j) {
@@ -106,13 +109,14 @@ void scalar_lower(const DeltaSizes& sizes, int64_t padded_rows, const float* k, 
   }
 }
 
-void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q, const float* k,
-                      const float* beta, const ScoreTiles& tiles, const ScoreGradients& out) {
+void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q,
+                      const float* k, const float* beta, const ScoreTiles& tiles,
+                      const ScoreGradients& out) {
   const int64_t Kp = sizes.Kp;
   const int64_t num_blocks = padded_rows / kBlock;
-  float* score_weights = out.work;           // scale dP E
-  float* lower_weights = out.work + C * C;   // dL E
-  float* pairs = out.work + 2 * C * C;       // what each pair i > j adds to every g_m between them
+  float* score_weights = out.work;          // scale dP E
+  float* lower_weights = out.work + C * C;  // dL E
+  float* pairs = out.work + 2 * C * C;      // what each pair i > j adds to every g_m between them
   for (int64_t i = 0; i < padded_rows; ++i) {
     const int64_t columns = columns_of(i / kBlock);
     const int64_t row = i * C;
@@ -130,8 +134,10 @@ void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows,
   for (int64_t block = 0; block < num_blocks; ++block) {
     const int64_t first = block * kBlock;
     const int64_t columns = columns_of(block);
-    small_gemm(Store::kAdd, kBlock, Kp, columns, by_rows(score_weights + first * C, C), k, Kp, out.dq + first * Kp, Kp);
-    small_gemm(Store::kSet, kBlock, Kp, columns, by_rows(lower_weights + first * C, C), k, Kp, out.r + first * Kp, Kp);
+    small_gemm(Store::kAdd, kBlock, Kp, columns, by_rows(score_weights + first * C, C), k, Kp,
+               out.dq + first * Kp, Kp);
+    small_gemm(Store::kSet, kBlock, Kp, columns, by_rows(lower_weights + first * C, C), k, Kp,
+               out.r + first * Kp, Kp);
   }
   // dL E is now weighted by beta for the column sums.
   for (int64_t i = 0; i < padded_rows; ++i) {
@@ -143,12 +149,13 @@ void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows,
     const int64_t first = block * kBlock;
     const int64_t rows = padded_rows - first;
     float* to = out.dk_column + first * Kp;
-    small_gemm(Store::kSet, kBlock, Kp, rows, by_columns(score_weights + first * C + first, C), q + first * Kp, Kp, to,
-               Kp);
-    small_gemm(Store::kAdd, kBlock, Kp, rows, by_columns(lower_weights + first * C + first, C), k + first * Kp, Kp, to,
-               Kp);
+    small_gemm(Store::kSet, kBlock, Kp, rows, by_columns(score_weights + first * C + first, C),
+               q + first * Kp, Kp, to, Kp);
+    small_gemm(Store::kAdd, kBlock, Kp, rows, by_columns(lower_weights + first * C + first, C),
+               k + first * Kp, Kp, to, Kp);
   }
-  // dg_m = sum over i >= m > j of pairs_ij: column sums over i grow as m falls, then add those of j < m.
+  // dg_m = sum over i >= m > j of pairs_ij: column sums over i grow as m falls, then add those of j
+  // < m.
   double column_sums[C] = {};
   for (int64_t m = padded_rows - 1; m >= 0; --m) {
     const int64_t columns = columns_of(m / kBlock);
@@ -164,8 +171,8 @@ void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows,
 // ---- one decay per channel (KDA)
 
 // Row and column factors of block I relative to its first row n, and the tiles scaled by them.
-void fill_factors(const DeltaSizes& sizes, float scale, int64_t block, const float* q, const float* k,
-                  const ChunkDecay& decay, const ScoreTiles& tiles) {
+void fill_factors(const DeltaSizes& sizes, float scale, int64_t block, const float* q,
+                  const float* k, const ChunkDecay& decay, const ScoreTiles& tiles) {
   const int64_t Kp = sizes.Kp;
   const int64_t first = block * kBlock;
   const double* at_first = decay.cumulative + first * Kp;
@@ -188,7 +195,8 @@ void fill_factors(const DeltaSizes& sizes, float scale, int64_t block, const flo
   }
 }
 
-void fill_steps(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const ScoreTiles& tiles) {
+void fill_steps(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows,
+                const ScoreTiles& tiles) {
   const int64_t Kp = sizes.Kp;
   for (int64_t i = 0; i < padded_rows; ++i) {
     float* step = tiles.step + i * Kp;
@@ -210,11 +218,13 @@ constexpr LaneUnits make_lane_units() {
 }
 constexpr LaneUnits kLaneUnits = make_lane_units();
 
-// Columns kTop .. kTop - 7 of a diagonal block, for scores and lower at once. Lanes are rows i; for each
-// channel E runs from its last column to its first, e_j = e_{j+1} exp(g_{j+1}) with a 1 for row j.
+// Columns kTop .. kTop - 7 of a diagonal block, for scores and lower at once. Lanes are rows i; for
+// each channel E runs from its last column to its first, e_j = e_{j+1} exp(g_{j+1}) with a 1 for
+// row j.
 template <int kTop>
-void diagonal_columns(const DeltaSizes& sizes, const float* q_transposed, const float* k_transposed, const float* k,
-                      const float* step_transposed, float* scores_columns, float* lower_columns) {
+void diagonal_columns(const DeltaSizes& sizes, const float* q_transposed, const float* k_transposed,
+                      const float* k, const float* step_transposed, float* scores_columns,
+                      float* lower_columns) {
   constexpr int kCount = 8;
   Lanes score[kCount] = {};
   Lanes lower[kCount] = {};
@@ -226,7 +236,8 @@ void diagonal_columns(const DeltaSizes& sizes, const float* q_transposed, const 
     if constexpr (kTop < kBlock - 1) {
       e = load(kLaneUnits.rows[kBlock - 1]);
 #pragma GCC unroll 8
-      for (int j = kBlock - 2; j > kTop; --j) e = e * broadcast(step[j + 1]) + load(kLaneUnits.rows[j]);
+      for (int j = kBlock - 2; j > kTop; --j)
+        e = e * broadcast(step[j + 1]) + load(kLaneUnits.rows[j]);
     }
 #pragma GCC unroll 8
     for (int n = 0; n < kCount; ++n) {
@@ -248,9 +259,9 @@ void diagonal_columns(const DeltaSizes& sizes, const float* q_transposed, const 
   }
 }
 
-void channel_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const float* q,
-                    const float* k, const float* beta, const ChunkDecay& decay, const ScoreTiles& tiles,
-                    float* scores, float* lower) {
+void channel_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows,
+                    const float* q, const float* k, const float* beta, const ChunkDecay& decay,
+                    const ScoreTiles& tiles, float* scores, float* lower) {
   const int64_t Kp = sizes.Kp;
   fill_steps(sizes, in, padded_rows, tiles);
   transpose(q, Kp, padded_rows, Kp, tiles.q_transposed, C);
@@ -259,17 +270,19 @@ void channel_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padde
   alignas(64) float columns[2][kBlock * kLanes];
   for (int64_t block = 0; block < padded_rows / kBlock; ++block) {
     const int64_t first = block * kBlock;
-    diagonal_columns<15>(sizes, tiles.q_transposed + first, tiles.k_transposed + first, k + first * Kp,
-                         tiles.step_transposed + first, columns[0], columns[1]);
-    diagonal_columns<7>(sizes, tiles.q_transposed + first, tiles.k_transposed + first, k + first * Kp,
-                        tiles.step_transposed + first, columns[0], columns[1]);
+    diagonal_columns<15>(sizes, tiles.q_transposed + first, tiles.k_transposed + first,
+                         k + first * Kp, tiles.step_transposed + first, columns[0], columns[1]);
+    diagonal_columns<7>(sizes, tiles.q_transposed + first, tiles.k_transposed + first,
+                        k + first * Kp, tiles.step_transposed + first, columns[0], columns[1]);
     transpose(columns[0], kLanes, kBlock, kLanes, scores + first * C + first, C);
     transpose(columns[1], kLanes, kBlock, kLanes, lower + first * C + first, C);
     if (block > 0) {
       fill_factors(sizes, in.scale, block, q, k, decay, tiles);
       transpose(tiles.column_k, Kp, first, Kp, tiles.block, C);
-      small_gemm(Store::kSet, kBlock, first, sizes.K, by_rows(tiles.row_q, Kp), tiles.block, C, scores + first * C, C);
-      small_gemm(Store::kSet, kBlock, first, sizes.K, by_rows(tiles.row_k, Kp), tiles.block, C, lower + first * C, C);
+      small_gemm(Store::kSet, kBlock, first, sizes.K, by_rows(tiles.row_q, Kp), tiles.block, C,
+                 scores + first * C, C);
+      small_gemm(Store::kSet, kBlock, first, sizes.K, by_rows(tiles.row_k, Kp), tiles.block, C,
+                 lower + first * C, C);
     }
     for (int64_t i = first; i < first + kBlock; ++i) {
 #pragma omp simd
@@ -286,8 +299,9 @@ void channel_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padde
 }
 
 // Pairs inside the diagonal block that starts at row `first`. Lanes are channels, kLanes at a time.
-void diagonal_gradients(const DeltaSizes& sizes, float scale, int64_t first, const float* q, const float* k,
-                        const float* beta, const ScoreTiles& tiles, const ScoreGradients& out) {
+void diagonal_gradients(const DeltaSizes& sizes, float scale, int64_t first, const float* q,
+                        const float* k, const float* beta, const ScoreTiles& tiles,
+                        const ScoreGradients& out) {
   const int64_t Kp = sizes.Kp;
   for (int64_t channel = 0; channel < Kp; channel += kLanes) {
     const int64_t base = first * Kp + channel;
@@ -309,8 +323,8 @@ void diagonal_gradients(const DeltaSizes& sizes, float scale, int64_t first, con
         float* r_i = out.r + base + i * Kp;
         store(dq_i, load(dq_i) + d_score * decayed_k);
         store(r_i, load(r_i) + d_lower * decayed_k);
-        const Lanes from_i =
-            d_score * load(q + base + i * Kp) + (beta[first + i] * d_lower) * load(k + base + i * Kp);
+        const Lanes from_i = d_score * load(q + base + i * Kp) +
+                             (beta[first + i] * d_lower) * load(k + base + i * Kp);
         column += from_i * e;
         crossing[i] = from_i * decayed_k;
       }
@@ -323,7 +337,8 @@ void diagonal_gradients(const DeltaSizes& sizes, float scale, int64_t first, con
       store(dk_j, load(dk_j) + column);
     }
     for (int64_t i = 0; i < kBlock; ++i) {
-      for (int64_t lane = 0; lane < kLanes; ++lane) out.dg[base + i * Kp + lane] += static_cast<double>(dg[i][lane]);
+      for (int64_t lane = 0; lane < kLanes; ++lane)
+        out.dg[base + i * Kp + lane] += static_cast<double>(dg[i][lane]);
     }
   }
 }
@@ -335,11 +350,11 @@ void factored_gradients(const DeltaSizes& sizes, float scale, int64_t block, con
   const int64_t first = block * kBlock;
   const float* d_scores = out.d_scores + first * C;
   const float* d_lower = out.d_lower + first * C;
-  float* row_dq = out.work;                                        // [16, Kp]
-  float* row_r = row_dq + kBlock * Kp;                             // [16, Kp]
-  float* weighted = row_r + kBlock * Kp;                           // beta dL [16, 64]
+  float* row_dq = out.work;                                         // [16, Kp]
+  float* row_r = row_dq + kBlock * Kp;                              // [16, Kp]
+  float* weighted = row_r + kBlock * Kp;                            // beta dL [16, 64]
   double* sums = reinterpret_cast<double*>(weighted + kBlock * C);  // [Kp]
-  float* column = tiles.block;                                     // [64, Kp]
+  float* column = tiles.block;                                      // [64, Kp]
   small_gemm(Store::kSet, kBlock, Kp, first, by_rows(d_scores, C), tiles.column_k, Kp, row_dq, Kp);
   small_gemm(Store::kSet, kBlock, Kp, first, by_rows(d_lower, C), tiles.column_k, Kp, row_r, Kp);
   for (int64_t i = 0; i < kBlock; ++i) {
@@ -378,9 +393,9 @@ void factored_gradients(const DeltaSizes& sizes, float scale, int64_t block, con
   }
 }
 
-void channel_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q, const float* k,
-                       const float* beta, const ChunkDecay& decay, const ScoreTiles& tiles,
-                       const ScoreGradients& out) {
+void channel_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q,
+                       const float* k, const float* beta, const ChunkDecay& decay,
+                       const ScoreTiles& tiles, const ScoreGradients& out) {
   const int64_t count = padded_rows * sizes.Kp;
   std::fill(out.r, out.r + count, 0.0F);
   std::fill(out.dk_column, out.dk_column + count, 0.0F);
@@ -394,7 +409,8 @@ void channel_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows
 
 }  // namespace
 
-void fill_decay(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const ChunkDecay& decay) {
+void fill_decay(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows,
+                const ChunkDecay& decay) {
   if (sizes.per_channel) {
     fill_decay_channels(sizes, in, padded_rows, decay);
   } else {
@@ -402,8 +418,9 @@ void fill_decay(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_ro
   }
 }
 
-void fill_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const float* q, const float* k,
-                 const float* beta, const ChunkDecay& decay, const ScoreTiles& tiles, float* scores, float* lower) {
+void fill_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const float* q,
+                 const float* k, const float* beta, const ChunkDecay& decay,
+                 const ScoreTiles& tiles, float* scores, float* lower) {
   if (sizes.per_channel) {
     channel_scores(sizes, in, padded_rows, q, k, beta, decay, tiles, scores, lower);
     return;
@@ -414,8 +431,9 @@ void fill_scores(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_r
   scalar_lower(sizes, padded_rows, k, tiles.k_transposed, beta, tiles.pairwise, lower);
 }
 
-void fill_scores_again(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows, const float* q,
-                       const float* k, const ChunkDecay& decay, const ScoreTiles& tiles, float* scores) {
+void fill_scores_again(const DeltaSizes& sizes, const ChunkInput& in, int64_t padded_rows,
+                       const float* q, const float* k, const ChunkDecay& decay,
+                       const ScoreTiles& tiles, float* scores) {
   if (sizes.per_channel) {
     fill_steps(sizes, in, padded_rows, tiles);
     return;
@@ -429,9 +447,9 @@ int64_t score_work_floats(const DeltaSizes& sizes) {
   return std::max(3 * C * C, 2 * kBlock * sizes.Kp + kBlock * C + 2 * sizes.Kp);
 }
 
-void score_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q, const float* k,
-                     const float* beta, const ChunkDecay& decay, const ScoreTiles& tiles,
-                     const ScoreGradients& gradients) {
+void score_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows, const float* q,
+                     const float* k, const float* beta, const ChunkDecay& decay,
+                     const ScoreTiles& tiles, const ScoreGradients& gradients) {
   if (sizes.per_channel) {
     channel_gradients(sizes, scale, padded_rows, q, k, beta, decay, tiles, gradients);
   } else {

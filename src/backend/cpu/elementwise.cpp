@@ -76,7 +76,8 @@ void convert_from(const ops::Convert& args) {
     case DType::kBF16:
       return convert_elements<BFloat16, From>(args.x, args.y);
     default:
-      throw UnsupportedError(error_text("convert", "y", "f64, f32 or bf16", dtype_name(args.y.dtype())));
+      throw UnsupportedError(
+          error_text("convert", "y", "f64, f32 or bf16", dtype_name(args.y.dtype())));
   }
 }
 
@@ -91,7 +92,8 @@ void convert(const Context&, const ops::Convert& args) {
     case DType::kBF16:
       return convert_from<BFloat16>(args);
     default:
-      throw UnsupportedError(error_text("convert", "x", "f64, f32 or bf16", dtype_name(args.x.dtype())));
+      throw UnsupportedError(
+          error_text("convert", "x", "f64, f32 or bf16", dtype_name(args.x.dtype())));
   }
 }
 

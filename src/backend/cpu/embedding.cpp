@@ -14,13 +14,14 @@ void embedding_forward(const Context&, const ops::EmbeddingForward& args) {
   const int64_t y_stride = args.y_RD.stride(0);
   parallel_rows(args.y_RD.size(0), D, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      std::memcpy(y + r * y_stride, weight + ids[r] * weight_stride, static_cast<size_t>(D) * sizeof(float));
+      std::memcpy(y + r * y_stride, weight + ids[r] * weight_stride,
+                  static_cast<size_t>(D) * sizeof(float));
     }
   });
 }
 
-// Each task owns some columns of the whole table and goes through the rows in order, so no two tasks write
-// the same element and the sums have the order of the rows.
+// Each task owns some columns of the whole table and goes through the rows in order, so no two
+// tasks write the same element and the sums have the order of the rows.
 void embedding_backward(const Context&, const ops::EmbeddingBackward& args) {
   constexpr int64_t kColumns = 64;
   const int64_t R = args.dy_RD.size(0);

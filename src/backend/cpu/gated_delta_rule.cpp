@@ -1,5 +1,6 @@
-// Sequences and heads of the gated delta rule: who works on what, and where `saved` lies. The chunks are in
-// delta_chunk.h; calls that no backward follows step through short sequences token by token instead.
+// Sequences and heads of the gated delta rule: who works on what, and where `saved` lies. The
+// chunks are in delta_chunk.h; calls that no backward follows step through short sequences token by
+// token instead.
 #include "ops/gated_delta_rule.h"
 
 #include <cstring>
@@ -43,28 +44,30 @@ struct SavedLayout {
 // Working memory of one task.
 struct ForwardMemory {
   float* workspace;
-  float* state;       // [Kp, Vp]
-  float* chunk_saved; // where the call saves nothing
+  float* state;        // [Kp, Vp]
+  float* chunk_saved;  // where the call saves nothing
 };
 
 void load_state(const DeltaSizes& sizes, const float* from, float* state) {
   std::memset(state, 0, static_cast<size_t>(sizes.Kp * sizes.Vp) * sizeof(float));
   if (from == nullptr) return;
   for (int64_t c = 0; c < sizes.K; ++c) {
-    std::memcpy(state + c * sizes.Vp, from + c * sizes.V, static_cast<size_t>(sizes.V) * sizeof(float));
+    std::memcpy(state + c * sizes.Vp, from + c * sizes.V,
+                static_cast<size_t>(sizes.V) * sizeof(float));
   }
 }
 
 void store_state(const DeltaSizes& sizes, const float* state, float* to) {
   for (int64_t c = 0; c < sizes.K; ++c) {
-    std::memcpy(to + c * sizes.V, state + c * sizes.Vp, static_cast<size_t>(sizes.V) * sizeof(float));
+    std::memcpy(to + c * sizes.V, state + c * sizes.Vp,
+                static_cast<size_t>(sizes.V) * sizeof(float));
   }
 }
 
-// The recurrence itself. One pass over the state decays it and reads S^T k, a second one writes and reads
-// S^T q. `state` is [K, V]; scratch holds V numbers.
-void step(const DeltaSizes& sizes, const float* q, const float* k, const float* v, const float* g, float beta,
-          float scale, float* state, float* scratch, float* out) {
+// The recurrence itself. One pass over the state decays it and reads S^T k, a second one writes and
+// reads S^T q. `state` is [K, V]; scratch holds V numbers.
+void step(const DeltaSizes& sizes, const float* q, const float* k, const float* v, const float* g,
+          float beta, float scale, float* state, float* scratch, float* out) {
   const int64_t V = sizes.V;
   std::fill(scratch, scratch + V, 0.0F);
   for (int64_t c = 0; c < sizes.K; ++c) {
@@ -129,22 +132,33 @@ HeadPointers head_at(const Args& args, int64_t head, int64_t row) {
 }
 
 ChunkInput chunk_input(const HeadPointers& p, int64_t num_rows, double scale) {
-  return {p.q, p.k,      p.qk_stride,   p.v,      p.v_stride,
-          p.g, p.g_stride, p.beta, p.beta_stride, num_rows, static_cast<float>(scale)};
+  return {p.q,
+          p.k,
+          p.qk_stride,
+          p.v,
+          p.v_stride,
+          p.g,
+          p.g_stride,
+          p.beta,
+          p.beta_stride,
+          num_rows,
+          static_cast<float>(scale)};
 }
 
-void forward_by_steps(const ops::GatedDeltaRuleForward& args, const DeltaSizes& sizes, int64_t s, int64_t head,
-                      float* scratch) {
+void forward_by_steps(const ops::GatedDeltaRuleForward& args, const DeltaSizes& sizes, int64_t s,
+                      int64_t head, float* scratch) {
   const int64_t G = args.v_RGV.size(1);
   const int64_t state_size = sizes.K * sizes.V;
   const float* initial = args.initial_state_SGKV.data<float>();
   float* final_state = args.final_state_SGKV.data<float>();
   // The state lives in the caller's memory where there is one.
-  float* state = final_state != nullptr ? final_state + (s * G + head) * state_size : scratch + sizes.Vp;
+  float* state =
+      final_state != nullptr ? final_state + (s * G + head) * state_size : scratch + sizes.Vp;
   if (initial == nullptr) {
     std::fill(state, state + state_size, 0.0F);
   } else if (initial != final_state) {
-    std::memcpy(state, initial + (s * G + head) * state_size, static_cast<size_t>(state_size) * sizeof(float));
+    std::memcpy(state, initial + (s * G + head) * state_size,
+                static_cast<size_t>(state_size) * sizeof(float));
   }
   float* out = args.o_RGV.data<float>();
   for (int64_t row = args.sequences.begin(s); row < args.sequences.end(s); ++row) {
@@ -154,14 +168,16 @@ void forward_by_steps(const ops::GatedDeltaRuleForward& args, const DeltaSizes& 
   }
 }
 
-void forward_by_chunks(const ops::GatedDeltaRuleForward& args, const DeltaSizes& sizes, int64_t s, int64_t head,
-                       int64_t chunks_before, const ForwardMemory& memory) {
+void forward_by_chunks(const ops::GatedDeltaRuleForward& args, const DeltaSizes& sizes, int64_t s,
+                       int64_t head, int64_t chunks_before, const ForwardMemory& memory) {
   const int64_t G = args.v_RGV.size(1);
   const int64_t state_size = sizes.K * sizes.V;
   const SavedLayout layout = {args.sequences, G, saved_floats(sizes)};
-  float* saved_base = args.saved.defined() ? reinterpret_cast<float*>(args.saved.data<uint8_t>()) : nullptr;
+  float* saved_base =
+      args.saved.defined() ? reinterpret_cast<float*>(args.saved.data<uint8_t>()) : nullptr;
   const float* initial = args.initial_state_SGKV.data<float>();
-  load_state(sizes, initial == nullptr ? nullptr : initial + (s * G + head) * state_size, memory.state);
+  load_state(sizes, initial == nullptr ? nullptr : initial + (s * G + head) * state_size,
+             memory.state);
   float* out = args.o_RGV.data<float>();
   const int64_t length = args.sequences.length(s);
   for (int64_t chunk = 0; chunk < SavedLayout::num_chunks(length); ++chunk) {
@@ -170,19 +186,22 @@ void forward_by_chunks(const ops::GatedDeltaRuleForward& args, const DeltaSizes&
     ChunkSaved saved = saved_at(sizes, memory.chunk_saved);
     if (saved_base != nullptr) {
       saved = saved_at(sizes, saved_base + layout.offset(chunks_before, s, head, chunk));
-      std::memcpy(saved.state, memory.state, static_cast<size_t>(sizes.Kp * sizes.Vp) * sizeof(float));
+      std::memcpy(saved.state, memory.state,
+                  static_cast<size_t>(sizes.Kp * sizes.Vp) * sizeof(float));
     }
-    delta_chunk_forward(sizes, chunk_input(head_at(args, head, first), rows, args.scale), memory.workspace,
-                        memory.state, saved, out + (first * G + head) * sizes.V, G * sizes.V);
+    delta_chunk_forward(sizes, chunk_input(head_at(args, head, first), rows, args.scale),
+                        memory.workspace, memory.state, saved, out + (first * G + head) * sizes.V,
+                        G * sizes.V);
   }
   if (args.final_state_SGKV.defined()) {
-    store_state(sizes, memory.state, args.final_state_SGKV.data<float>() + (s * G + head) * state_size);
+    store_state(sizes, memory.state,
+                args.final_state_SGKV.data<float>() + (s * G + head) * state_size);
   }
 }
 
 // All chunks of one value head of one sequence, last to first.
-void backward_head(const ops::GatedDeltaRuleBackward& args, const DeltaSizes& sizes, int64_t s, int64_t head,
-                   int64_t chunks_before, float* workspace, float* d_state) {
+void backward_head(const ops::GatedDeltaRuleBackward& args, const DeltaSizes& sizes, int64_t s,
+                   int64_t head, int64_t chunks_before, float* workspace, float* d_state) {
   const int64_t H = args.q_RHK.size(1);
   const int64_t G = args.v_RGV.size(1);
   const int64_t heads_per_key = G / H;
@@ -211,10 +230,12 @@ void backward_head(const ops::GatedDeltaRuleBackward& args, const DeltaSizes& si
     out.dbeta_stride = G;
     out.dbeta = args.dbeta_RG.data<float>() + first * G + head;
     delta_chunk_backward(sizes, chunk_input(p, rows, args.scale), workspace, d_state,
-                         saved_at(sizes, saved_base + layout.offset(chunks_before, s, head, chunk)), out);
+                         saved_at(sizes, saved_base + layout.offset(chunks_before, s, head, chunk)),
+                         out);
   }
   if (args.d_initial_state_SGKV.defined()) {
-    store_state(sizes, d_state, args.d_initial_state_SGKV.data<float>() + (s * G + head) * state_size);
+    store_state(sizes, d_state,
+                args.d_initial_state_SGKV.data<float>() + (s * G + head) * state_size);
   }
 }
 
@@ -232,10 +253,13 @@ void gated_delta_rule_forward(const Context& context, const ops::GatedDeltaRuleF
   const int64_t G = args.v_RGV.size(1);
   const int64_t workspace_floats = forward_workspace_floats(sizes);
   const int64_t state_floats = round_up(sizes.Kp * sizes.Vp, kLanes);
-  const int64_t thread_floats = workspace_floats + state_floats + round_up(saved_floats(sizes), kLanes) + sizes.Vp;
+  const int64_t thread_floats =
+      workspace_floats + state_floats + round_up(saved_floats(sizes), kLanes) + sizes.Vp;
   const Arena::ScratchScope scope(*context.arena);
-  float* scratch = context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
-  int32_t* chunks_before = context.arena->scratch(DType::kI32, {args.sequences.num()}).data<int32_t>();
+  float* scratch =
+      context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
+  int32_t* chunks_before =
+      context.arena->scratch(DType::kI32, {args.sequences.num()}).data<int32_t>();
   if (context.arena->is_planning()) return;
   int64_t num_chunks = 0;
   for (int64_t s = 0; s < args.sequences.num(); ++s) {
@@ -249,7 +273,8 @@ void gated_delta_rule_forward(const Context& context, const ops::GatedDeltaRuleF
     if (!args.saved.defined() && args.sequences.length(s) <= kStepTokens) {
       forward_by_steps(args, sizes, s, head, own);
     } else {
-      const ForwardMemory memory = {own, own + workspace_floats, own + workspace_floats + state_floats};
+      const ForwardMemory memory = {own, own + workspace_floats,
+                                    own + workspace_floats + state_floats};
       forward_by_chunks(args, sizes, s, head, chunks_before[s], memory);
     }
   });
@@ -262,20 +287,24 @@ void gated_delta_rule_backward(const Context& context, const ops::GatedDeltaRule
   const int64_t workspace_floats = backward_workspace_floats(sizes);
   const int64_t thread_floats = workspace_floats + round_up(sizes.Kp * sizes.Vp, kLanes);
   const Arena::ScratchScope scope(*context.arena);
-  float* scratch = context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
-  int32_t* chunks_before = context.arena->scratch(DType::kI32, {args.sequences.num()}).data<int32_t>();
+  float* scratch =
+      context.arena->scratch(DType::kF32, {max_threads(), thread_floats}).data<float>();
+  int32_t* chunks_before =
+      context.arena->scratch(DType::kI32, {args.sequences.num()}).data<int32_t>();
   if (context.arena->is_planning()) return;
   int64_t num_chunks = 0;
   for (int64_t s = 0; s < args.sequences.num(); ++s) {
     chunks_before[s] = narrow<int32_t>(num_chunks);
     num_chunks += SavedLayout::num_chunks(args.sequences.length(s));
   }
-  // The value heads of a key head follow one another on one thread: their dq and dk add up in order.
+  // The value heads of a key head follow one another on one thread: their dq and dk add up in
+  // order.
   parallel_for(args.sequences.num() * H, [&](int64_t task) {
     float* own = scratch + thread_index() * thread_floats;
     const int64_t s = task / H;
     for (int64_t i = 0; i < heads_per_key; ++i) {
-      backward_head(args, sizes, s, task % H * heads_per_key + i, chunks_before[s], own, own + workspace_floats);
+      backward_head(args, sizes, s, task % H * heads_per_key + i, chunks_before[s], own,
+                    own + workspace_floats);
     }
   });
 }

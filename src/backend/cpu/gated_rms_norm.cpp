@@ -29,12 +29,13 @@ void forward(const ops::GatedRmsNormForward& args) {
         float square_sum = 0;
 #pragma omp simd reduction(+ : square_sum)
         for (int64_t v = 0; v < V; ++v) square_sum += o_row[v] * o_row[v];
-        const auto scale =
-            static_cast<float>(1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(V) + eps));
+        const auto scale = static_cast<float>(
+            1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(V) + eps));
         inv_rms[r * G + h] = scale;
 #pragma omp simd
         for (int64_t v = 0; v < V; ++v) {
-          const float act = kActivation == ops::GateActivation::kSilu ? silu_f32(z[v]) : sigmoid_f32(z[v]);
+          const float act =
+              kActivation == ops::GateActivation::kSilu ? silu_f32(z[v]) : sigmoid_f32(z[v]);
           y_row[v] = o_row[v] * scale * weight[v] * act;
         }
       }
@@ -92,7 +93,8 @@ void backward(const ops::GatedRmsNormBackward& args, float* partials) {
         }
         const float c = dot / static_cast<float>(V);
 #pragma omp simd
-        for (int64_t v = 0; v < V; ++v) do_row[v] = scale * (weight[v] * do_row[v] - o_row[v] * scale * c);
+        for (int64_t v = 0; v < V; ++v)
+          do_row[v] = scale * (weight[v] * do_row[v] - o_row[v] * scale * c);
       }
     }
   });

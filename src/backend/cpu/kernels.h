@@ -1,7 +1,7 @@
 // The functions of the CPU backend, one file each; cpu_backend.cpp puts them in the table.
 //
-// All work on f32 tensors in host memory. Scratch comes from the context's arena; on a planning arena a
-// function returns after taking it, before it looks at any data.
+// All work on f32 tensors in host memory. Scratch comes from the context's arena; on a planning
+// arena a function returns after taking it, before it looks at any data.
 #pragma once
 
 #include "ops/op_table.h"
@@ -24,7 +24,8 @@ void delta_gate_forward(const Context& context, const ops::DeltaGateForward& arg
 void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& args);
 void gated_delta_rule_forward(const Context& context, const ops::GatedDeltaRuleForward& args);
 void gated_delta_rule_backward(const Context& context, const ops::GatedDeltaRuleBackward& args);
-int64_t gated_delta_rule_saved_bytes(const Context& context, const ops::GatedDeltaRuleForward& args);
+int64_t gated_delta_rule_saved_bytes(const Context& context,
+                                     const ops::GatedDeltaRuleForward& args);
 void rotary(const Context& context, const ops::Rotary& args);
 void causal_attention_forward(const Context& context, const ops::CausalAttentionForward& args);
 void causal_attention_backward(const Context& context, const ops::CausalAttentionBackward& args);

@@ -1,6 +1,7 @@
-// Products go to oneDNN's sgemm in tiles of the output, one thread per tile: each element is then one sum
-// over k in an order that does not depend on the number of threads. Nor, as a rule, on the other rows.
-// A handful of rows, as in decoding, is bound by reading the weights: those are dot products of our own.
+// Products go to oneDNN's sgemm in tiles of the output, one thread per tile: each element is then
+// one sum over k in an order that does not depend on the number of threads. Nor, as a rule, on the
+// other rows. A handful of rows, as in decoding, is bound by reading the weights: those are dot
+// products of our own.
 #include <dnnl.h>
 
 #include <cstring>
@@ -13,14 +14,16 @@ namespace deltatrain::backend::cpu {
 
 namespace {
 
-constexpr int64_t kDotRows = 4;     // up to this many rows are dot products
+constexpr int64_t kDotRows = 4;      // up to this many rows are dot products
 constexpr int64_t kKernelRows = 16;  // fewer rows are padded: sgemm has kernels of its own for them
 constexpr int64_t kUnit = 16;
 constexpr int64_t kTileRows = 512;  // the fastest tiles, with columns, of those tried
 constexpr int64_t kTileColumns = 1024;
-constexpr int64_t kWantedTiles = 8;  // for a few cores; not their number, which must not change a sum
-constexpr int64_t kLeastTile = 64;   // smaller ones are not cut
-constexpr int64_t kSmallProduct = int64_t{1} << 18;  // multiply-adds that one thread does faster than two
+constexpr int64_t kWantedTiles =
+    8;  // for a few cores; not their number, which must not change a sum
+constexpr int64_t kLeastTile = 64;  // smaller ones are not cut
+constexpr int64_t kSmallProduct = int64_t{1}
+                                  << 18;  // multiply-adds that one thread does faster than two
 
 struct Operand {
   const float* data;
@@ -39,7 +42,8 @@ struct Tiling {
 };
 
 // C[M, N] = op(A)[M, K] op(B)[K, N] + keep C. Here M, N, K name the sizes of a product.
-void product(int64_t M, int64_t N, int64_t K, Operand a, Operand b, float keep, float* c, int64_t c_stride) {
+void product(int64_t M, int64_t N, int64_t K, Operand a, Operand b, float keep, float* c,
+             int64_t c_stride) {
   if (M == 0 || N == 0) return;
   Tiling rows = {M, divide_up(M, kTileRows)};
   Tiling columns = {N, divide_up(N, kTileColumns)};
@@ -55,8 +59,9 @@ void product(int64_t M, int64_t N, int64_t K, Operand a, Operand b, float keep, 
     const int64_t num_columns = columns.length(tile % columns.count);
     if (num_rows <= 0 || num_columns <= 0) return;
     dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', num_rows, num_columns, K, 1.0F,
-               a.data + (a.transposed ? i : i * a.stride), a.stride, b.data + (b.transposed ? j * b.stride : j),
-               b.stride, keep, c + i * c_stride + j, c_stride);
+               a.data + (a.transposed ? i : i * a.stride), a.stride,
+               b.data + (b.transposed ? j * b.stride : j), b.stride, keep, c + i * c_stride + j,
+               c_stride);
   };
   if (rows.count * columns.count == 1) {
     // Outside of a parallel region sgemm would split the sum over k among threads of its own.
@@ -173,13 +178,16 @@ void linear_forward(const Context& context, const ops::LinearForward& args) {
   std::memset(padded_x, 0, static_cast<size_t>(kKernelRows * D) * sizeof(float));
   for (int64_t r = 0; r < R; ++r) {
     std::memcpy(padded_x + r * D, x + r * x_stride, static_cast<size_t>(D) * sizeof(float));
-    if (adds) std::memcpy(padded_y + r * X, y + r * y_stride, static_cast<size_t>(X) * sizeof(float));
+    if (adds)
+      std::memcpy(padded_y + r * X, y + r * y_stride, static_cast<size_t>(X) * sizeof(float));
   }
-  if (adds) std::memset(padded_y + R * X, 0, static_cast<size_t>((kKernelRows - R) * X) * sizeof(float));
+  if (adds)
+    std::memset(padded_y + R * X, 0, static_cast<size_t>((kKernelRows - R) * X) * sizeof(float));
   product(kKernelRows, X, D, {padded_x, D, false}, weight, adds ? 1.0F : 0.0F, padded_y, X);
   for (int64_t r = 0; r < R; ++r) {
     float* y_row = y + r * y_stride;
-    for (int64_t i = 0; i < X; ++i) y_row[i] = padded_y[r * X + i] + (bias == nullptr ? 0.0F : bias[i]);
+    for (int64_t i = 0; i < X; ++i)
+      y_row[i] = padded_y[r * X + i] + (bias == nullptr ? 0.0F : bias[i]);
   }
 }
 
@@ -189,19 +197,22 @@ void linear_backward(const Context& context, const ops::LinearBackward& args) {
   const int64_t num_blocks = num_sum_blocks(R);
   const Arena::ScratchScope scope(*context.arena);
   float* partials = nullptr;
-  if (args.dbias_X.defined()) partials = context.arena->scratch(DType::kF32, {num_blocks, X}).data<float>();
+  if (args.dbias_X.defined())
+    partials = context.arena->scratch(DType::kF32, {num_blocks, X}).data<float>();
   if (context.arena->is_planning()) return;
   const float* dy = args.dy_RX.data<float>();
   const int64_t dy_stride = args.dy_RX.stride(0);
   if (args.dx_RD.defined()) {
     product(R, args.dx_RD.size(1), X, {dy, dy_stride, false},
             {args.weight_XD.data<float>(), args.weight_XD.stride(0), false},
-            args.dx_mode == ops::GradMode::kAccumulate ? 1.0F : 0.0F, args.dx_RD.data<float>(), args.dx_RD.stride(0));
+            args.dx_mode == ops::GradMode::kAccumulate ? 1.0F : 0.0F, args.dx_RD.data<float>(),
+            args.dx_RD.stride(0));
   }
   const bool keeps = args.dweight_mode == ops::GradMode::kAccumulate;
   if (args.dweight_XD.defined()) {
-    product(X, args.dweight_XD.size(1), R, {dy, dy_stride, true}, {args.x_RD.data<float>(), args.x_RD.stride(0), false},
-            keeps ? 1.0F : 0.0F, args.dweight_XD.data<float>(), args.dweight_XD.stride(0));
+    product(X, args.dweight_XD.size(1), R, {dy, dy_stride, true},
+            {args.x_RD.data<float>(), args.x_RD.stride(0), false}, keeps ? 1.0F : 0.0F,
+            args.dweight_XD.data<float>(), args.dweight_XD.stride(0));
   }
   if (args.dbias_X.defined()) {
     parallel_for(num_blocks, [=](int64_t block) {

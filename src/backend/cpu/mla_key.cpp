@@ -19,8 +19,10 @@ void mla_key_forward(const Context&, const ops::MlaKeyForward& args) {
     for (int64_t r = begin; r < end; ++r) {
       for (int64_t h = 0; h < H; ++h) {
         float* to = k + (r * H + h) * K;
-        std::memcpy(to, k_nope + r * nope_stride + h * nope_head_stride, static_cast<size_t>(nope) * sizeof(float));
-        std::memcpy(to + nope, k_rope + r * rope_stride, static_cast<size_t>(K - nope) * sizeof(float));
+        std::memcpy(to, k_nope + r * nope_stride + h * nope_head_stride,
+                    static_cast<size_t>(nope) * sizeof(float));
+        std::memcpy(to + nope, k_rope + r * rope_stride,
+                    static_cast<size_t>(K - nope) * sizeof(float));
       }
     }
   });
@@ -44,7 +46,8 @@ void mla_key_backward(const Context&, const ops::MlaKeyBackward& args) {
       std::fill(rope, rope + (K - nope), 0.0F);
       for (int64_t h = 0; h < H; ++h) {
         const float* from = dk + r * dk_stride + h * dk_head_stride;
-        std::memcpy(dk_nope + r * nope_stride + h * nope_head_stride, from, static_cast<size_t>(nope) * sizeof(float));
+        std::memcpy(dk_nope + r * nope_stride + h * nope_head_stride, from,
+                    static_cast<size_t>(nope) * sizeof(float));
 #pragma omp simd
         for (int64_t i = 0; i < K - nope; ++i) rope[i] += from[nope + i];
       }

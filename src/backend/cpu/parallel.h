@@ -28,8 +28,8 @@ void parallel_for(int64_t count, const Body& body) {
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 
-// body(begin, end) for blocks that cover [0, num_rows). Blocks hold about kSerialElements elements and do
-// not depend on the number of threads.
+// body(begin, end) for blocks that cover [0, num_rows). Blocks hold about kSerialElements elements
+// and do not depend on the number of threads.
 template <class Body>
 void parallel_rows(int64_t num_rows, int64_t elements_per_row, const Body& body) {
   if (num_rows <= 0) return;
@@ -37,7 +37,8 @@ void parallel_rows(int64_t num_rows, int64_t elements_per_row, const Body& body)
     body(int64_t{0}, num_rows);
     return;
   }
-  const int64_t block = std::max<int64_t>(1, kSerialElements / std::max<int64_t>(1, elements_per_row));
+  const int64_t block =
+      std::max<int64_t>(1, kSerialElements / std::max<int64_t>(1, elements_per_row));
   parallel_for(divide_up(num_rows, block),
                [&](int64_t b) { body(b * block, std::min(num_rows, (b + 1) * block)); });
 }
@@ -51,8 +52,8 @@ void parallel_elements(int64_t count, const Body& body) {
   });
 }
 
-// Sums over rows (gradients of parameters): fixed blocks of rows are summed in f32, the blocks in order in
-// f64. The partial sums of block b lie at partials + b * width.
+// Sums over rows (gradients of parameters): fixed blocks of rows are summed in f32, the blocks in
+// order in f64. The partial sums of block b lie at partials + b * width.
 inline constexpr int64_t kSumRows = 64;
 inline int64_t num_sum_blocks(int64_t num_rows) { return divide_up(num_rows, kSumRows); }
 

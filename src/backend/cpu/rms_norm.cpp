@@ -36,8 +36,8 @@ void rms_norm_forward(const Context&, const ops::RmsNormForward& args) {
 #pragma omp simd reduction(+ : square_sum)
         for (int64_t d = 0; d < D; ++d) square_sum += s_row[d] * s_row[d];
       }
-      const auto scale =
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(D) + eps));
+      const auto scale = static_cast<float>(
+          1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(D) + eps));
       inv_rms[r] = scale;
       float* y_row = y + r * y_stride;
 #pragma omp simd

@@ -1,5 +1,5 @@
-// Inputs before the start of a sequence come from its history or from a row of zeros, so that the inner
-// loops over channels see W plain pointers.
+// Inputs before the start of a sequence come from its history or from a row of zeros, so that the
+// inner loops over channels see W plain pointers.
 #include <array>
 #include <cstring>
 
@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kMaxTaps = 8;
 constexpr int64_t kPrefetched = 64;  // channels of the next row that are asked for at a time
-constexpr int64_t kChannels = 128;  // backward works on this many channels at a time, to stay in the first cache
+constexpr int64_t kChannels =
+    128;  // backward works on this many channels at a time, to stay in the first cache
 
 struct ConvInput {
   const float* x;
@@ -36,7 +37,8 @@ std::array<const float*, W> inputs_of_row(const ConvInput& input, int64_t s, int
     if (from >= 0) {
       rows[static_cast<size_t>(j)] = input.x + (t - (W - 1) + j) * input.stride;
     } else if (input.history != nullptr) {
-      rows[static_cast<size_t>(j)] = input.history + (s * (W - 1) + from + (W - 1)) * input.num_channels;
+      rows[static_cast<size_t>(j)] =
+          input.history + (s * (W - 1) + from + (W - 1)) * input.num_channels;
     } else {
       rows[static_cast<size_t>(j)] = input.zeros;
     }
@@ -103,11 +105,12 @@ void write_history(const ops::ShortConvForward& args, int64_t W) {
   }
 }
 
-// One block of kSumRows rows and one block of channels. dz holds the rows of the block and the W - 1 after
-// it, which reach back into the block through dx.
+// One block of kSumRows rows and one block of channels. dz holds the rows of the block and the W -
+// 1 after it, which reach back into the block through dx.
 template <int W>
-void backward_block(const ops::ShortConvBackward& args, const ConvInput& input, const float* weight_WX,
-                    int64_t first_row, int64_t first_channel, float* dz, float* dweight_WX) {
+void backward_block(const ops::ShortConvBackward& args, const ConvInput& input,
+                    const float* weight_WX, int64_t first_row, int64_t first_channel, float* dz,
+                    float* dweight_WX) {
   const int64_t R = args.x_RX.size(0);
   const int64_t X = input.num_channels;
   const int64_t count = std::min(kChannels, X - first_channel);
@@ -196,8 +199,12 @@ void short_conv_forward(const Context& context, const ops::ShortConvForward& arg
   if (context.arena->is_planning()) return;
   transpose_weight(args.weight_XW, weight_WX);
   std::fill(zeros, zeros + X, 0.0F);
-  const ConvInput input = {args.x_RX.data<float>(), args.x_RX.stride(0), X, &args.sequences,
-                           args.initial_history_SWX.data<float>(), zeros};
+  const ConvInput input = {args.x_RX.data<float>(),
+                           args.x_RX.stride(0),
+                           X,
+                           &args.sequences,
+                           args.initial_history_SWX.data<float>(),
+                           zeros};
   with_taps(W, [&](auto taps) { forward<taps>(args, input, weight_WX); });
   if (args.final_history_SWX.defined()) write_history(args, W);
 }
@@ -216,14 +223,15 @@ void short_conv_backward(const Context& context, const ops::ShortConvBackward& a
   if (context.arena->is_planning()) return;
   transpose_weight(args.weight_XW, weight_WX);
   std::fill(zeros, zeros + std::max(X, kChannels), 0.0F);
-  const ConvInput input = {args.x_RX.data<float>(), args.x_RX.stride(0), X, &args.sequences, nullptr, zeros};
+  const ConvInput input = {
+      args.x_RX.data<float>(), args.x_RX.stride(0), X, &args.sequences, nullptr, zeros};
   with_taps(W, [&](auto taps) {
     parallel_for(num_blocks, [&](int64_t block) {
       float* dweight_WX = partials + block * W * X;
       std::fill(dweight_WX, dweight_WX + W * X, 0.0F);
       for (int64_t channel = 0; channel < X; channel += kChannels) {
-        backward_block<taps>(args, input, weight_WX, block * kSumRows, channel, dz + thread_index() * dz_size,
-                             dweight_WX);
+        backward_block<taps>(args, input, weight_WX, block * kSumRows, channel,
+                             dz + thread_index() * dz_size, dweight_WX);
       }
     });
   });

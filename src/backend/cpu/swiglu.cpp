@@ -1,5 +1,5 @@
-// Rows are long enough that the processor's own prefetching loses their halves at every row; blocks of
-// kBlock numbers are asked for kAhead numbers before they are used, which halves the time.
+// Rows are long enough that the processor's own prefetching loses their halves at every row; blocks
+// of kBlock numbers are asked for kAhead numbers before they are used, which halves the time.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/prefetch.h"

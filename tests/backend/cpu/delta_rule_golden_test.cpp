@@ -1,5 +1,5 @@
-// The mixer core (l2_norm of q and k, gates, delta rule) of the CPU backend in f32 against values made by
-// another program: tests/golden/README.md.
+// The mixer core (l2_norm of q and k, gates, delta rule) of the CPU backend in f32 against values
+// made by another program: tests/golden/README.md.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -63,16 +63,22 @@ TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
   std::vector<int32_t> offsets;
   for (int64_t b = 0; b <= B; ++b) offsets.push_back(static_cast<int32_t>(b * T));
   const ops::Sequences sequences = {offsets, Tensor(offsets.data(), DType::kI32, {B + 1})};
-  const Shape qk = {R, H, K}, vo = {R, G, V}, gates = {R, G, decays}, betas = {R, G}, states = {B, G, K, V};
+  const Shape qk = {R, H, K}, vo = {R, G, V}, gates = {R, G, decays}, betas = {R, G},
+              states = {B, G, K, V};
 
   const Tensor a = t.read("a", gates), b = t.read("b", betas), v = t.read("v", vo);
   const Tensor A_log = t.read("A_log", {G}), dt_bias = t.read("dt_bias", {G, decays});
-  const Tensor q = t.poisoned(qk), k = t.poisoned(qk), q_inv = t.poisoned({R, H}), k_inv = t.poisoned({R, H});
+  const Tensor q = t.poisoned(qk), k = t.poisoned(qk), q_inv = t.poisoned({R, H}),
+               k_inv = t.poisoned({R, H});
   ops::l2_norm_forward(context, {.x_RHK = t.read("q", qk), .y_RHK = q, .inv_norm_RH = q_inv});
   ops::l2_norm_forward(context, {.x_RHK = t.read("k", qk), .y_RHK = k, .inv_norm_RH = k_inv});
   const Tensor g = t.poisoned(gates), beta = t.poisoned(betas);
-  ops::delta_gate_forward(
-      context, {.a_RGK = a, .b_RG = b, .A_log_G = A_log, .dt_bias_GK = dt_bias, .g_RGK = g, .beta_RG = beta});
+  ops::delta_gate_forward(context, {.a_RGK = a,
+                                    .b_RG = b,
+                                    .A_log_G = A_log,
+                                    .dt_bias_GK = dt_bias,
+                                    .g_RGK = g,
+                                    .beta_RG = beta});
   ops::GatedDeltaRuleForward forward;
   forward.q_RHK = q;
   forward.k_RHK = k;
@@ -107,8 +113,10 @@ TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
   backward.scale = forward.scale;
   ops::gated_delta_rule_backward(context, backward);
   const Tensor draw_q = t.poisoned(qk), draw_k = t.poisoned(qk);
-  ops::l2_norm_backward(context, {.dy_RHK = backward.dq_RHK, .y_RHK = q, .inv_norm_RH = q_inv, .dx_RHK = draw_q});
-  ops::l2_norm_backward(context, {.dy_RHK = backward.dk_RHK, .y_RHK = k, .inv_norm_RH = k_inv, .dx_RHK = draw_k});
+  ops::l2_norm_backward(
+      context, {.dy_RHK = backward.dq_RHK, .y_RHK = q, .inv_norm_RH = q_inv, .dx_RHK = draw_q});
+  ops::l2_norm_backward(
+      context, {.dy_RHK = backward.dk_RHK, .y_RHK = k, .inv_norm_RH = k_inv, .dx_RHK = draw_k});
   ops::DeltaGateBackward gate;
   gate.dg_RGK = backward.dg_RGK;
   gate.dbeta_RG = backward.dbeta_RG;
@@ -136,8 +144,9 @@ TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, DeltaRuleCpuGoldenTest,
-                         testing::Values("gdn_t1", "gdn_t63", "gdn_t65_extreme", "gdn_64x64", "gdn_128x128", "kda_t1",
-                                         "kda_t64", "kda_t129_extreme", "kda_32x64", "kda_128x128", "kda_gva"),
+                         testing::Values("gdn_t1", "gdn_t63", "gdn_t65_extreme", "gdn_64x64",
+                                         "gdn_128x128", "kda_t1", "kda_t64", "kda_t129_extreme",
+                                         "kda_32x64", "kda_128x128", "kda_gva"),
                          [](const auto& file) { return std::string(file.param); });
 
 }  // namespace

@@ -31,8 +31,9 @@ class DeviceArray {
   Array array() const {
     Array result(tensor_.shape());
     for (size_t i = 0; i < result.values.size(); ++i) {
-      result.values[i] =
-          tensor_.dtype() == DType::kF32 ? static_cast<double>(tensor_.data<float>()[i]) : tensor_.data<double>()[i];
+      result.values[i] = tensor_.dtype() == DType::kF32
+                             ? static_cast<double>(tensor_.data<float>()[i])
+                             : tensor_.data<double>()[i];
     }
     return result;
   }
@@ -46,8 +47,10 @@ void normalise_rows(Array& array) {
   const int64_t width = array.shape[array.shape.rank() - 1];
   for (size_t row = 0; row < array.values.size(); row += static_cast<size_t>(width)) {
     double sum = 1e-6;
-    for (int64_t i = 0; i < width; ++i) sum += std::pow(array.values[row + static_cast<size_t>(i)], 2);
-    for (int64_t i = 0; i < width; ++i) array.values[row + static_cast<size_t>(i)] /= std::sqrt(sum);
+    for (int64_t i = 0; i < width; ++i)
+      sum += std::pow(array.values[row + static_cast<size_t>(i)], 2);
+    for (int64_t i = 0; i < width; ++i)
+      array.values[row + static_cast<size_t>(i)] /= std::sqrt(sum);
   }
 }
 
@@ -60,9 +63,10 @@ void round_to_f32(Array& array) {
 DeltaProblem make_delta_problem(const DeltaOptions& options) {
   DeltaProblem p;
   p.offsets = {0};
-  for (const int64_t length : options.lengths) p.offsets.push_back(p.offsets.back() + static_cast<int32_t>(length));
-  const int64_t R = p.offsets.back(), S = p.num_sequences(), H = options.H, G = options.G, K = options.K,
-                V = options.V;
+  for (const int64_t length : options.lengths)
+    p.offsets.push_back(p.offsets.back() + static_cast<int32_t>(length));
+  const int64_t R = p.offsets.back(), S = p.num_sequences(), H = options.H, G = options.G,
+                K = options.K, V = options.V;
   const uint64_t seed = options.seed * 100;
   p.q = normal({R, H, K}, seed + 1);
   p.k = normal({R, H, K}, seed + 2);
@@ -85,18 +89,26 @@ DeltaProblem make_delta_problem(const DeltaOptions& options) {
   return p;
 }
 
-DeltaResult run_delta_rule(backend::Backend& backend, DType dtype, const DeltaProblem& problem, bool gradients) {
-  const Shape states = {problem.num_sequences(), problem.v.shape[1], problem.q.shape[2], problem.v.shape[2]};
-  const DeviceArray q(dtype, problem.q), k(dtype, problem.k), v(dtype, problem.v), g(dtype, problem.g);
+DeltaRunner::DeltaRunner(DeviceKind kind, DType dtype)
+    : backend_(backend::make_backend(kind)),
+      arena_(host_memory(), size_t{64} << 20),
+      dtype_(dtype) {}
+
+DeltaResult DeltaRunner::run(const DeltaProblem& problem, bool gradients) {
+  const DType dtype = dtype_;
+  const Shape states = {problem.num_sequences(), problem.v.shape[1], problem.q.shape[2],
+                        problem.v.shape[2]};
+  const DeviceArray q(dtype, problem.q), k(dtype, problem.k), v(dtype, problem.v),
+      g(dtype, problem.g);
   const DeviceArray beta(dtype, problem.beta), d_out(dtype, problem.d_out);
   const DeviceArray initial(dtype, problem.initial_state.value_or(Array(states)));
   const DeviceArray d_final(dtype, problem.d_final_state.value_or(Array(states)));
   const DeviceArray o(dtype, poisoned(problem.v.shape)), final_state(dtype, poisoned(states));
   std::vector<int32_t> offsets = problem.offsets;
-  const ops::Sequences sequences = {offsets,
-                                    Tensor(offsets.data(), DType::kI32, {static_cast<int64_t>(offsets.size())})};
-  Arena arena(host_memory(), size_t{256} << 20);
-  const Context context = backend.context(arena, dtype);
+  const ops::Sequences sequences = {
+      offsets, Tensor(offsets.data(), DType::kI32, {static_cast<int64_t>(offsets.size())})};
+  const Arena::SaveScope scope(arena_);
+  const Context context = backend_->context(arena_, dtype);
 
   ops::GatedDeltaRuleForward forward;
   forward.q_RHK = q.tensor();
@@ -109,7 +121,8 @@ DeltaResult run_delta_rule(backend::Backend& backend, DType dtype, const DeltaPr
   forward.final_state_SGKV = final_state.tensor();
   forward.o_RGV = o.tensor();
   forward.scale = problem.scale;
-  if (gradients) forward.saved = arena.save(DType::kU8, {ops::gated_delta_rule_saved_bytes(context, forward)});
+  if (gradients)
+    forward.saved = arena_.save(DType::kU8, {ops::gated_delta_rule_saved_bytes(context, forward)});
   ops::gated_delta_rule_forward(context, forward);
   DeltaResult result;
   result.o = o.array();
@@ -156,14 +169,15 @@ constexpr std::pair<const char*, Array DeltaResult::*> kResults[] = {
 
 // Where nothing of `want` is within the range of f32, zeros are the answer.
 double f32_error(const Array& got, const Array& want) {
-  const bool vanishes =
-      std::all_of(want.values.begin(), want.values.end(), [](double value) { return std::abs(value) < 1e-38; });
+  const bool vanishes = std::all_of(want.values.begin(), want.values.end(),
+                                    [](double value) { return std::abs(value) < 1e-38; });
   return vanishes ? relative_error(got, Array(want.shape)) : relative_error(got, want);
 }
 
 }  // namespace
 
-void expect_near(const DeltaResult& got, const DeltaResult& want, double bound, const std::string& what) {
+void expect_near(const DeltaResult& got, const DeltaResult& want, double bound,
+                 const std::string& what) {
   for (const auto& [name, member] : kResults) {
     if ((want.*member).values.empty()) continue;
     ASSERT_EQ((got.*member).shape, (want.*member).shape) << name << ", " << what;
@@ -174,7 +188,8 @@ void expect_near(const DeltaResult& got, const DeltaResult& want, double bound, 
 double worst_error(const DeltaResult& got, const DeltaResult& want) {
   double worst = 0;
   for (const auto& [name, member] : kResults) {
-    if (!(want.*member).values.empty()) worst = std::max(worst, f32_error(got.*member, want.*member));
+    if (!(want.*member).values.empty())
+      worst = std::max(worst, f32_error(got.*member, want.*member));
   }
   return worst;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,11 +38,22 @@ struct DeltaResult {
   Array o, final_state, dq, dk, dv, dg, dbeta, d_initial_state;
 };
 
-// Values as `dtype` holds them. With gradients, forward fills `saved` first.
-DeltaResult run_delta_rule(backend::Backend& backend, DType dtype, const DeltaProblem& problem, bool gradients = true);
+// Runs problems on one backend with values of `dtype`.
+class DeltaRunner {
+ public:
+  DeltaRunner(DeviceKind kind, DType dtype);
+  // With gradients, forward fills `saved` first.
+  DeltaResult run(const DeltaProblem& problem, bool gradients = true);
+
+ private:
+  std::unique_ptr<backend::Backend> backend_;
+  Arena arena_;
+  DType dtype_;
+};
 
 // Every result of `got` within `bound` of `want` in ||got - want|| / ||want||, none missing.
-void expect_near(const DeltaResult& got, const DeltaResult& want, double bound, const std::string& what);
+void expect_near(const DeltaResult& got, const DeltaResult& want, double bound,
+                 const std::string& what);
 // The largest error of all.
 double worst_error(const DeltaResult& got, const DeltaResult& want);
 

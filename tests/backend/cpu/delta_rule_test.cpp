@@ -17,10 +17,10 @@ class DeltaRuleCpuTest : public testing::TestWithParam<bool> {
  protected:
   bool per_channel() const { return GetParam(); }
   DeltaResult want(const DeltaProblem& problem, bool gradients = true) {
-    return run_delta_rule(*reference_, DType::kF64, problem, gradients);
+    return reference_.run(problem, gradients);
   }
   DeltaResult got(const DeltaProblem& problem, bool gradients = true) {
-    return run_delta_rule(*cpu_, DType::kF32, problem, gradients);
+    return cpu_.run(problem, gradients);
   }
   // 32 x 64 as KDA has it, 64 x 64 as GDN, with two value heads per key head.
   DeltaOptions model_options(std::vector<int64_t> lengths) const {
@@ -35,8 +35,8 @@ class DeltaRuleCpuTest : public testing::TestWithParam<bool> {
   }
 
  private:
-  std::unique_ptr<backend::Backend> reference_ = backend::make_backend(DeviceKind::kReference);
-  std::unique_ptr<backend::Backend> cpu_ = backend::make_backend(DeviceKind::kCpu);
+  DeltaRunner reference_{DeviceKind::kReference, DType::kF64};
+  DeltaRunner cpu_{DeviceKind::kCpu, DType::kF32};
 };
 
 TEST_P(DeltaRuleCpuTest, MatchesRecurrenceAtEveryLength) {
@@ -59,7 +59,8 @@ TEST_P(DeltaRuleCpuTest, MatchesRecurrenceWithoutStates) {
 }
 
 TEST_P(DeltaRuleCpuTest, MatchesRecurrenceForOddHeads) {
-  for (const auto& [K, V] : {std::pair<int64_t, int64_t>{1, 1}, {2, 3}, {17, 33}, {100, 20}, {128, 128}, {200, 60}}) {
+  for (const auto& [K, V] :
+       {std::pair<int64_t, int64_t>{1, 1}, {2, 3}, {17, 33}, {100, 20}, {128, 128}, {200, 60}}) {
     DeltaOptions options = model_options({80});
     options.H = 1;
     options.G = 3;
@@ -128,8 +129,9 @@ DeltaProblem rows_of(const DeltaProblem& problem, int64_t begin, int64_t end, co
   };
   DeltaProblem part = problem;
   part.offsets = {0, static_cast<int32_t>(end - begin)};
-  for (Array DeltaProblem::*member : {&DeltaProblem::q, &DeltaProblem::k, &DeltaProblem::v, &DeltaProblem::g,
-                                      &DeltaProblem::beta, &DeltaProblem::d_out}) {
+  for (Array DeltaProblem::*member :
+       {&DeltaProblem::q, &DeltaProblem::k, &DeltaProblem::v, &DeltaProblem::g, &DeltaProblem::beta,
+        &DeltaProblem::d_out}) {
     part.*member = cut(problem.*member);
   }
   part.initial_state = state;
@@ -146,7 +148,8 @@ TEST_P(DeltaRuleCpuTest, AnySplitWithCarriedStateEqualsTheWhole) {
       Array o = whole.o;
       auto to = o.values.begin();
       for (int64_t begin = 0; begin < T; begin += part) {
-        const DeltaResult result = got(rows_of(problem, begin, std::min(T, begin + part), state), false);
+        const DeltaResult result =
+            got(rows_of(problem, begin, std::min(T, begin + part), state), false);
         to = std::copy(result.o.values.begin(), result.o.values.end(), to);
         state = result.final_state;
       }
@@ -166,15 +169,17 @@ TEST_P(DeltaRuleCpuTest, OutputsBeforeAPositionDoNotDependOnWhatFollows) {
   const DeltaResult want_bits = got(problem);
   for (const int64_t p : {0, 1, 7, 15, 16, 17, 40, 63, 64, 65, 100, 149}) {
     DeltaProblem changed = problem;
-    for (Array DeltaProblem::*member :
-         {&DeltaProblem::q, &DeltaProblem::k, &DeltaProblem::v, &DeltaProblem::g, &DeltaProblem::beta}) {
+    for (Array DeltaProblem::*member : {&DeltaProblem::q, &DeltaProblem::k, &DeltaProblem::v,
+                                        &DeltaProblem::g, &DeltaProblem::beta}) {
       std::vector<double>& values = (changed.*member).values;
       const auto from = static_cast<std::ptrdiff_t>(values.size()) / T * p;
-      std::copy((other.*member).values.begin() + from, (other.*member).values.end(), values.begin() + from);
+      std::copy((other.*member).values.begin() + from, (other.*member).values.end(),
+                values.begin() + from);
     }
     const DeltaResult result = got(changed);
     const auto kept = static_cast<std::ptrdiff_t>(result.o.values.size()) / T * p;
-    EXPECT_TRUE(std::equal(result.o.values.begin(), result.o.values.begin() + kept, want_bits.o.values.begin()))
+    EXPECT_TRUE(std::equal(result.o.values.begin(), result.o.values.begin() + kept,
+                           want_bits.o.values.begin()))
         << "p " << p;
     EXPECT_FALSE(std::equal(result.o.values.begin() + kept, result.o.values.end(),
                             want_bits.o.values.begin() + kept))

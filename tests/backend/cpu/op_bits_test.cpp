@@ -1,5 +1,5 @@
-// What must not change a bit: the number of threads, the rows beside a row, the tokens after a token. And
-// what may change only its rounding: cutting a sequence in parts that carry their state.
+// What must not change a bit: the number of threads, the rows beside a row, the tokens after a
+// token. And what may change only its rounding: cutting a sequence in parts that carry their state.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -55,7 +55,8 @@ class CpuOpBitsTest : public testing::Test {
   }
 
   // `run` gives its results; they are the same bits with any number of threads.
-  void expect_independent_of_threads(const std::string& what, const std::function<std::vector<Tensor>()>& run) {
+  void expect_independent_of_threads(const std::string& what,
+                                     const std::function<std::vector<Tensor>()>& run) {
     const int before = omp_get_max_threads();
     omp_set_num_threads(1);
     const std::vector<Tensor> want = run();
@@ -63,7 +64,8 @@ class CpuOpBitsTest : public testing::Test {
       omp_set_num_threads(threads);
       const std::vector<Tensor> got = run();
       for (size_t i = 0; i < want.size(); ++i) {
-        EXPECT_TRUE(same_bits(got[i], want[i])) << what << ", result " << i << ", " << threads << " threads";
+        EXPECT_TRUE(same_bits(got[i], want[i]))
+            << what << ", result " << i << ", " << threads << " threads";
       }
     }
     omp_set_num_threads(before);
@@ -76,11 +78,17 @@ class CpuOpBitsTest : public testing::Test {
 };
 
 TEST_F(CpuOpBitsTest, LinearDoesNotDependOnThreads) {
-  for (const auto& [R, D, X] : {std::tuple<int64_t, int64_t, int64_t>{1, 512, 1000}, {3, 64, 4096}, {70, 33, 65},
-                                {600, 512, 512}, {1000, 2048, 520}, {530, 100, 2100}}) {
-    const Tensor x = normal({R, D}, 1), weight = normal({X, D}, 2), dy = normal({R, X}, 3), bias = normal({X}, 4);
+  for (const auto& [R, D, X] : {std::tuple<int64_t, int64_t, int64_t>{1, 512, 1000},
+                                {3, 64, 4096},
+                                {70, 33, 65},
+                                {600, 512, 512},
+                                {1000, 2048, 520},
+                                {530, 100, 2100}}) {
+    const Tensor x = normal({R, D}, 1), weight = normal({X, D}, 2), dy = normal({R, X}, 3),
+                 bias = normal({X}, 4);
     expect_independent_of_threads("linear " + std::to_string(R), [&, R = R, D = D, X = X] {
-      const Tensor y = poisoned({R, X}), dx = poisoned({R, D}), dweight = filled({X, D}, 1), dbias = filled({X}, 1);
+      const Tensor y = poisoned({R, X}), dx = poisoned({R, D}), dweight = filled({X, D}, 1),
+                   dbias = filled({X}, 1);
       ops::linear_forward(context(), {.x_RD = x, .weight_XD = weight, .bias_X = bias, .y_RX = y});
       ops::linear_backward(context(), {.dy_RX = dy,
                                        .x_RD = x,
@@ -101,14 +109,16 @@ TEST_F(CpuOpBitsTest, LinearRowsDoNotDependOnTheNumberOfRows) {
   ops::linear_forward(context(), {.x_RD = x, .weight_XD = weight, .bias_X = bias, .y_RX = want});
   for (const int64_t rows : {5, 7, 15, 16, 17, 64, 511, 512, 513, 527, 528, 1030}) {
     const Tensor y = poisoned({rows, X});
-    ops::linear_forward(context(), {.x_RD = x.rows(0, rows), .weight_XD = weight, .bias_X = bias, .y_RX = y});
+    ops::linear_forward(context(),
+                        {.x_RD = x.rows(0, rows), .weight_XD = weight, .bias_X = bias, .y_RX = y});
     EXPECT_TRUE(same_bits(y, want.rows(0, rows))) << rows << " rows";
   }
 }
 
 TEST_F(CpuOpBitsTest, SumsOverRowsDoNotDependOnThreads) {
   const int64_t R = 1000, D = 200;
-  const Tensor dy = normal({R, D}, 1), sum = normal({R, D}, 2), weight = normal({D}, 3), inv = filled({R}, 0.9F);
+  const Tensor dy = normal({R, D}, 1), sum = normal({R, D}, 2), weight = normal({D}, 3),
+               inv = filled({R}, 0.9F);
   expect_independent_of_threads("rms_norm", [&] {
     const Tensor dx = poisoned({R, D}), dweight = filled({D}, 1);
     ops::rms_norm_backward(context(), {.dy_RD = dy,
@@ -179,7 +189,8 @@ TEST_F(CpuOpBitsTest, SumsOverRowsDoNotDependOnThreads) {
 
 TEST_F(CpuOpBitsTest, AttentionDoesNotDependOnThreads) {
   const int64_t R = 300, H = 3, K = 24, V = 20;
-  const Tensor q = normal({R, H, K}, 1), k = normal({R, H, K}, 2), v = normal({R, H, V}, 3), d_o = normal({R, H, V}, 4);
+  const Tensor q = normal({R, H, K}, 1), k = normal({R, H, K}, 2), v = normal({R, H, V}, 3),
+               d_o = normal({R, H, V}, 4);
   const ops::Sequences packed = sequences({0, 1, 130, 194, 300});
   expect_independent_of_threads("causal_attention", [&] {
     const Tensor o = poisoned({R, H, V}), lse = poisoned({R, H});
@@ -227,7 +238,8 @@ TEST_F(CpuOpBitsTest, AttentionBeforeAPositionDoesNotDependOnWhatFollows) {
   const Tensor want = attend();
   for (const int64_t p : {149, 129, 128, 127, 65, 64, 63, 10, 1}) {
     for (const Tensor& tensor : {q, k, v}) {
-      const Tensor other = normal({R - p, tensor.size(1), tensor.size(2)}, 50 + static_cast<uint64_t>(p));
+      const Tensor other =
+          normal({R - p, tensor.size(1), tensor.size(2)}, 50 + static_cast<uint64_t>(p));
       std::memcpy(tensor.rows(p, R).raw(), other.raw(), static_cast<size_t>(other.num_bytes()));
     }
     EXPECT_TRUE(same_bits(attend().rows(0, p), want.rows(0, p))) << "p " << p;
@@ -271,7 +283,8 @@ TEST_F(CpuOpBitsTest, AttentionInPartsEqualsTheWhole) {
 TEST_F(CpuOpBitsTest, ConvolutionInPartsEqualsTheWholeAndIsCausal) {
   const int64_t R = 130, X = 70;
   for (int64_t W = 1; W <= 8; ++W) {
-    const Tensor x = normal({R, X}, 1), weight = normal({X, W}, 2), first = normal({1, W - 1, X}, 3);
+    const Tensor x = normal({R, X}, 1), weight = normal({X, W}, 2),
+                 first = normal({1, W - 1, X}, 3);
     const auto convolve = [&](int64_t begin, int64_t end, const Tensor& history, const Tensor& y) {
       ops::ShortConvForward args;
       args.x_RX = x.rows(begin, end);
@@ -291,7 +304,8 @@ TEST_F(CpuOpBitsTest, ConvolutionInPartsEqualsTheWholeAndIsCausal) {
     convolve(0, R, last, want);
     for (const int64_t part : {1, 2, 3, 5, 64, 100}) {
       const Tensor y = poisoned({R, X}), history = history_of_start();
-      for (int64_t begin = 0; begin < R; begin += part) convolve(begin, std::min(R, begin + part), history, y);
+      for (int64_t begin = 0; begin < R; begin += part)
+        convolve(begin, std::min(R, begin + part), history, y);
       EXPECT_TRUE(same_bits(y, want)) << W << " taps, parts of " << part;
       EXPECT_TRUE(same_bits(history, last)) << W << " taps, parts of " << part;
     }
