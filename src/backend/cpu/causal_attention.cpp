@@ -249,6 +249,14 @@ void softmax_gradient(const HeadGradient& head, int64_t first_query, int64_t num
     const int64_t seen = first_query + i - first_key + 1;
     float* p = t.p + i * kTile;
     float* ds = t.ds + i * kTile;
+    if (first_query + i == 0) {
+      // The first query sees one key: its p is 1 and nothing flows into its score. dp - out_dot
+      // would be what two orders of one sum differ by.
+      std::fill(p, p + kTile, 0.0F);
+      std::fill(ds, ds + kTile, 0.0F);
+      p[0] = 1.0F;
+      continue;
+    }
 #pragma omp simd
     for (int64_t j = 0; j < kTile; ++j) {
       const float value = exp_f32(head.scale * p[j] - lse);

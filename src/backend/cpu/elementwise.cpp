@@ -16,11 +16,7 @@ void add_partial_sums(const float* partials, int64_t num_blocks, int64_t width, 
     }
     for (int64_t i = 0; i < count; ++i) out[begin + i] += static_cast<float>(sums[i]);
   };
-  if (num_blocks * width <= kSerialElements) {
-    for (int64_t chunk = 0; chunk < divide_up(width, kColumns); ++chunk) columns(chunk);
-  } else {
-    parallel_for(divide_up(width, kColumns), columns);
-  }
+  parallel_for(divide_up(width, kColumns), columns, num_blocks * width > kSerialElements);
 }
 
 void add(const Context&, const ops::Add& args) {

@@ -121,11 +121,7 @@ void dot_rows(const ops::LinearForward& args, int64_t first_row) {
       }
     }
   };
-  if (X * D <= kSmallProduct) {
-    for (int64_t task = 0; task < divide_up(X, kOutputs); ++task) outputs(task);
-  } else {
-    parallel_for(divide_up(X, kOutputs), outputs);
-  }
+  parallel_for(divide_up(X, kOutputs), outputs, X * D > kSmallProduct);
 }
 
 }  // namespace

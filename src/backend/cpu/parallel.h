@@ -17,14 +17,12 @@ inline int thread_index() { return omp_get_thread_num(); }
 // Below this many elements a loop runs on the calling thread: waking the others costs microseconds.
 inline constexpr int64_t kSerialElements = 16384;
 
-// body(i) for every i in [0, count), each on some thread. `body` must not throw.
+// body(i) for every i in [0, count), each on some thread; on one only where that suffices. There is
+// one copy of the body for all of this: two could be compiled to different roundings. `body` must
+// not throw.
 template <class Body>
-void parallel_for(int64_t count, const Body& body) {
-  if (count == 1 || max_threads() == 1) {
-    for (int64_t i = 0; i < count; ++i) body(i);
-    return;
-  }
-#pragma omp parallel for schedule(dynamic)
+void parallel_for(int64_t count, const Body& body, bool worth_threads = true) {
+#pragma omp parallel for schedule(dynamic) if (worth_threads && count > 1)
   for (int64_t i = 0; i < count; ++i) body(i);
 }
 
@@ -32,11 +30,6 @@ void parallel_for(int64_t count, const Body& body) {
 // and do not depend on the number of threads.
 template <class Body>
 void parallel_rows(int64_t num_rows, int64_t elements_per_row, const Body& body) {
-  if (num_rows <= 0) return;
-  if (num_rows * elements_per_row <= kSerialElements) {
-    body(int64_t{0}, num_rows);
-    return;
-  }
   const int64_t block =
       std::max<int64_t>(1, kSerialElements / std::max<int64_t>(1, elements_per_row));
   parallel_for(divide_up(num_rows, block),
