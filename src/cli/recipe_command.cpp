@@ -228,8 +228,7 @@ Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const P
                {"  saved activations", size_text(memory.saved_activations)},
                {"  scratch", size_text(memory.scratch)},
                {"  batch", size_text(memory.batch)},
-               {device.kind == DeviceKind::kCuda ? "  on the host, copy of a checkpoint"
-                                                 : "  copy of a checkpoint",
+               {device.kind == DeviceKind::kCuda ? "  checkpoint, host" : "  checkpoint copy",
                 size_text(memory.checkpoint_copy)}};
   std::string verdict = size_text(device.memory_bytes) + " (" + device.name + "): ";
   if (total <= device.memory_bytes) {
