@@ -44,6 +44,14 @@ T choice(const std::string& name, const std::map<std::string, T>& values) {
   return values.at(name);
 }
 
+std::map<std::string, DataOrder> order_names() {
+  return {{"sequential", DataOrder::kSequential},
+          {"megatron", DataOrder::kMegatron},
+          {"megatron-cyclic", DataOrder::kMegatronCyclic},
+          {"torch-distributed", DataOrder::kTorchDistributed},
+          {"hf-trainer", DataOrder::kHfTrainer}};
+}
+
 std::string digest_of_tokenizer(const std::string& path) {
   Sha256 sha;
   const auto add = [&](const std::filesystem::path& file) {
@@ -150,8 +158,7 @@ void run_prepare(Options& options, Reporter& reporter) {
 // The first samples of the order, with where each lies and how it begins.
 void show_order(Options& options) {
   data::SourceOptions& source_options = options.source;
-  source_options.order = choice<DataOrder>(
-      options.order, {{"megatron", DataOrder::kMegatron}, {"sequential", DataOrder::kSequential}});
+  source_options.order = choice<DataOrder>(options.order, order_names());
   source_options.prefix = options.prepare.out;
   const auto source = data::open_sample_source(source_options);
   const auto T = static_cast<size_t>(source_options.seq_length);
@@ -245,10 +252,18 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
   command->add_flag("--split-sentences", options->split_sentences, "Refused, with the reason");
   command->add_option("--show-order", options->show_order,
                       "Prepare nothing; print the first N samples of the token files at PREFIX");
-  command->add_option("--order", options->order, "For --show-order: megatron, sequential")
-      ->check(CLI::IsMember({"megatron", "sequential"}))
+  command->add_option("--order", options->order, "For --show-order: as data.order in a recipe")
+      ->check(CLI::IsMember(order_names()))
       ->capture_default_str()
       ->type_name("NAME");
+  command->add_option("--split", options->source.split,
+                      "For --show-order: shares such as 99,1,0; the first is shown");
+  command
+      ->add_option("--micro-batch-size", options->source.micro_batch_size,
+                   "For --show-order: the orders that shuffle each epoch depend on it")
+      ->capture_default_str();
+  command->add_option("--ranks", options->source.num_ranks, "For --show-order: likewise")
+      ->capture_default_str();
   command
       ->add_option("--seq-length", options->source.seq_length,
                    "For --show-order: tokens in a sample")

@@ -17,13 +17,22 @@ enum class DecayGroups : uint8_t { kMegatron, kHf, kMegatronExact };
 enum class Precision : uint8_t { kF32, kBf16 };
 enum class OnNonFinite : uint8_t { kStop, kSkip };
 enum class CheckpointFormat : uint8_t { kNative, kMegatron };
-enum class DataOrder : uint8_t { kSequential, kMegatron };
+enum class DataOrder : uint8_t {  // data/sample_source.h
+  kSequential,
+  kMegatron,
+  kMegatronCyclic,
+  kTorchDistributed,
+  kHfTrainer,
+};
 
 struct DataConfig {
   std::string train;                 // prefix of .bin/.idx; empty: not given
   std::optional<std::string> valid;  // prefix; absent: no validation
   std::string tokenizer;             // folder or file, copied into exports; may be empty
   DataOrder order = DataOrder::kMegatron;
+  std::optional<std::string> split;  // shares of `train` such as "99,1,0"; absent: all of it
+  bool eod_mask_loss = false;        // no label behind model.eos_token_id
+  bool packed_documents = false;     // state restarts where documents start
 
   friend bool operator==(const DataConfig&, const DataConfig&) = default;
 };

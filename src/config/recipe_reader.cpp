@@ -231,6 +231,21 @@ class Checker {
     if (r.data.valid && r.train.eval_iters == 0) {
       refuse("train.eval_iters", "at least 1 because data.valid is given", "0");
     }
+    if (r.data.valid && r.data.split) {
+      refuse("data.split", "null because data.valid is given", *r.data.split);
+    }
+    if (r.data.eod_mask_loss && !r.model.eos_token_id) {
+      refuse("model.eos_token_id", "an id because data.eod_mask_loss is true", "null");
+    }
+    const bool rows =
+        r.data.order == DataOrder::kTorchDistributed || r.data.order == DataOrder::kHfTrainer;
+    if (rows && r.data.split) {
+      refuse("data.split", "null because data.order takes rows", *r.data.split);
+    }
+    if (rows && r.data.packed_documents && !r.model.bos_token_id) {
+      refuse("model.bos_token_id",
+             "an id because data.packed_documents is true and data.order takes rows", "null");
+    }
     if (r.train.fp32_residual_connection && r.train.precision == Precision::kF32) {
       refuse("train.fp32_residual_connection", "false because train.precision is f32 already",
              "true");

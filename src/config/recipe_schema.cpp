@@ -217,6 +217,24 @@ RecipeField path(const char* key, Get get, const char* description) {
 }
 
 template <class Get>
+RecipeField optional_text(const char* key, const char* expected, Get get, const char* description) {
+  RecipeField field = row(key, expected, description);
+  field.is_text = true;
+  field.read = [=](const YamlNode& node, Recipe& recipe) {
+    get(recipe).reset();
+    if (node.is_null()) return true;
+    if (!is_text(node) || node.text.empty()) return false;
+    get(recipe) = node.text;
+    return true;
+  };
+  field.print = [=](const Recipe& recipe) {
+    const auto& value = get(recipe);
+    return value ? yaml_string(*value) : "null";
+  };
+  return field;
+}
+
+template <class Get>
 RecipeField optional_path(const char* key, Get get, const char* description) {
   RecipeField field = row(key, "null or a path", description);
   field.is_text = true;
@@ -374,14 +392,27 @@ std::vector<RecipeField> model_fields() {
 
 std::vector<RecipeField> training_fields() {
   return {
-      path("data.train", DELTATRAIN_FIELD(data.train),
-           "Prefix of the .bin and .idx files to train on."),
+      path(
+          "data.train", DELTATRAIN_FIELD(data.train),
+          "Prefix of the .bin and .idx files to train on; several, each with a weight before it or "
+          "none; or, for orders of rows, a folder of Arrow files."),
       harmless(optional_path("data.valid", DELTATRAIN_FIELD(data.valid),
                              "Prefix of the files to validate on.")),
       harmless(path("data.tokenizer", DELTATRAIN_FIELD(data.tokenizer),
                     "Tokenizer folder or file, copied into exported models.")),
-      choice("data.order", {"sequential", "megatron"}, DELTATRAIN_FIELD(data.order),
-             "Order of the samples: as stored, or as Megatron's GPTDataset shuffles them."),
+      choice(
+          "data.order",
+          {"sequential", "megatron", "megatron-cyclic", "torch-distributed", "hf-trainer"},
+          DELTATRAIN_FIELD(data.order),
+          "Order of the samples: as stored, as Megatron's GPTDataset shuffles them, that with its "
+          "random sampler on top, or rows as Flash Linear Attention's trainer deals them."),
+      optional_text("data.split", "null or shares such as 99,1,0", DELTATRAIN_FIELD(data.split),
+                    "Shares of `train` for training, validation and test, as Megatron's split."),
+      boolean("data.eod_mask_loss", DELTATRAIN_FIELD(data.eod_mask_loss),
+              "No loss for what follows model.eos_token_id."),
+      boolean("data.packed_documents", DELTATRAIN_FIELD(data.packed_documents),
+              "Recurrent state, convolution and attention restart where documents start, and no "
+              "label crosses their borders."),
       required(number("optimizer.lr", Bound::kPositive, DELTATRAIN_FIELD(optimizer.lr),
                       "Peak learning rate.")),
       number("optimizer.min_lr", Bound::kNotNegative, DELTATRAIN_FIELD(optimizer.min_lr),

@@ -74,10 +74,10 @@ void BatchLoader::State::fill(int64_t step, StepBatch& batch) const {
       fill_row(sample, row, micro_batch);
     }
     micro_batch.sequence_offsets.push_back(static_cast<int32_t>(b * T()));
-    if (source->masks_labels()) count_valid(micro_batch.labels_R);
+    if (source->labels_per_sample() < 0) count_valid(micro_batch.labels_R);
   }
-  if (!source->masks_labels()) {
-    batch.num_valid_tokens = options.global_batch_size * T();
+  if (source->labels_per_sample() >= 0) {
+    batch.num_valid_tokens = options.global_batch_size * source->labels_per_sample();
     return;
   }
   // The loss is a mean over all ranks' valid labels, known before the first backward pass: so the

@@ -15,6 +15,7 @@
 #include "checkpoint/model_folder.h"
 #include "config/hf_config.h"
 #include "data/loader.h"
+#include "data/recipe_source.h"
 #include "model/initialization.h"
 #include "model/training_step.h"
 #include "model/weights.h"
@@ -82,13 +83,7 @@ class Trainer {
 };
 
 void Trainer::open_data() {
-  data::SourceOptions source{
-      .prefix = recipe_.data.train,
-      .order = recipe_.data.order,
-      .seq_length = recipe_.train.seq_length,
-      .num_samples = recipe_.train.train_iters * recipe_.train.global_batch_size,
-      .seed = recipe_.train.seed,
-      .vocab_size = recipe_.model.vocab_size};
+  const data::SourceOptions source = data::training_source(recipe_, /*num_ranks=*/1);
   const data::LoaderOptions loader{.micro_batch_size = recipe_.train.micro_batch_size,
                                    .global_batch_size = recipe_.train.global_batch_size};
   loader_ = std::make_unique<data::BatchLoader>(data::open_sample_source(source), loader);
@@ -98,11 +93,9 @@ void Trainer::open_data() {
                           recipe_.data.train, static_cast<double>(opened.num_tokens()) * 1e-6,
                           opened.epoch_samples(), recipe_.train.seq_length,
                           recipe_.train.train_iters, recipe_.train.global_batch_size));
-  if (!recipe_.data.valid) return;
-  source.prefix = *recipe_.data.valid;
-  source.order = DataOrder::kSequential;
-  source.num_samples = 0;
-  validation_ = std::make_unique<data::BatchLoader>(data::open_sample_source(source), loader);
+  const auto validation = data::validation_source(recipe_);
+  if (!validation.has_value()) return;
+  validation_ = std::make_unique<data::BatchLoader>(data::open_sample_source(*validation), loader);
 }
 
 BatchShape Trainer::batch_shape(int64_t micro_batch) const {

@@ -24,7 +24,8 @@ class CountingSource final : public SampleSource {
   int64_t seq_length() const override { return 3; }
   int64_t epoch_samples() const override { return end_; }
   int64_t num_tokens() const override { return 3 * end_ + 1; }
-  bool masks_labels() const override { return masked_; }
+  int64_t num_samples() const override { return end_; }
+  int64_t labels_per_sample() const override { return masked_ ? -1 : 3; }
   bool packs_documents() const override { return masked_; }
   std::string describe(int64_t sample) const override { return std::to_string(sample); }
 

@@ -82,7 +82,7 @@ TEST_F(SampleSourceTest, SequentialGivesTheFileInOrderAndStartsAgain) {
   EXPECT_THAT(read_row(*source, 2).labels, ElementsAre(9, 10, 11, 12));
   EXPECT_THAT(read_row(*source, 3).input_ids, ElementsAre(0, 1, 2, 3));
   EXPECT_EQ(source->describe(2), "sequence 2 offset 0");
-  EXPECT_FALSE(source->masks_labels());
+  EXPECT_EQ(source->labels_per_sample(), 4);
 }
 
 // Order 7 2 9 1 0 8 4 5 6 3 of these documents and shuffled samples 3 11 2 ...: the vector of
@@ -108,7 +108,7 @@ TEST_F(SampleSourceTest, PackedDocumentsTakeNoLabelFromTheNext) {
   EXPECT_THAT(row.input_ids, ElementsAre(0, 1, 2, 3, 4, 5));
   EXPECT_THAT(row.labels, ElementsAre(1, kNoLabel, kNoLabel, kNoLabel, 5, 6));
   EXPECT_THAT(row.starts, ElementsAre(0, 2, 3, 4));
-  EXPECT_TRUE(source->masks_labels());
+  EXPECT_EQ(source->labels_per_sample(), -1);
 }
 
 TEST_F(SampleSourceTest, PackedRowThatEndsWithItsDocumentHasNoLastLabel) {
@@ -179,6 +179,51 @@ TEST_F(SampleSourceTest, RefusesAFileShorterThanASample) {
   } catch (const ConfigError& error) {
     EXPECT_THAT(error.what(), HasSubstr("expected at least seq_length + 1 = 5, got 4"));
   }
+}
+
+TEST_F(SampleSourceTest, PartsOfASplitShareNoSequence) {
+  SourceOptions options;
+  options.prefix = write({5, 3, 8, 1, 7, 4, 6, 2, 9, 5});
+  options.order = DataOrder::kSequential;
+  options.seq_length = 2;
+  options.split = "60,40,0";
+  EXPECT_EQ(open_sample_source(options)->num_tokens(), 28);
+  options.part = SplitPart::kValid;
+  const auto valid = open_sample_source(options);
+  EXPECT_EQ(valid->num_tokens(), 22);
+  EXPECT_THAT(read_row(*valid, 0).input_ids, ElementsAre(28, 29));
+  EXPECT_THAT(read_row(*valid, valid->epoch_samples()).input_ids, ElementsAre(28, 29));
+  options.order = DataOrder::kMegatron;
+  const auto shuffled = open_sample_source(options);
+  for (int64_t i = 0; i < shuffled->num_samples(); ++i) {
+    EXPECT_GE(read_row(*shuffled, i).input_ids[0], 28);
+  }
+  options.part = SplitPart::kTest;
+  EXPECT_THROW(open_sample_source(options), ConfigError);
+}
+
+TEST_F(SampleSourceTest, BlendsFilesByWeight) {
+  const std::string a = write({40, 40}, "a");
+  const std::string b = write({300}, "b");
+  const auto source = open("1 " + a + " 3 " + b, DataOrder::kMegatron, 4, 40);
+  EXPECT_EQ(source->num_samples(), 40);
+  std::vector<int> counts(2, 0);
+  for (int64_t i = 0; i < 40; ++i) ++counts[source->describe(i).starts_with("file 2 ") ? 1 : 0];
+  EXPECT_THAT(counts, ElementsAre(10, 30));
+}
+
+TEST_F(SampleSourceTest, BlendsFilesWithoutWeightsByTheirSize) {
+  const std::string a = write({41}, "a");
+  const std::string b = write({81}, "b");
+  const auto all = open(a + " " + b, DataOrder::kMegatron, 4);
+  EXPECT_EQ(all->num_samples(), 30);
+  EXPECT_EQ(open(a + " " + b, DataOrder::kMegatron, 4, 12)->num_samples(), 12);
+}
+
+TEST_F(SampleSourceTest, CyclicOrderNeverEnds) {
+  const auto source = open(write({50, 51}), DataOrder::kMegatronCyclic, 4);
+  EXPECT_EQ(source->epoch_samples(), 25);
+  EXPECT_NO_THROW(read_row(*source, 1000));
 }
 
 }  // namespace

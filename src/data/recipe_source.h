@@ -1,0 +1,17 @@
+// What a recipe says about its data, as sources.
+#pragma once
+
+#include <optional>
+
+#include "config/recipe.h"
+#include "data/sample_source.h"
+
+namespace deltatrain::data {
+
+SourceOptions training_source(const Recipe& recipe, int64_t num_ranks);
+
+// Validation data is read in its own order: data.valid, or the second share of data.split; several
+// files as Megatron blends them. Absent when there is neither.
+std::optional<SourceOptions> validation_source(const Recipe& recipe);
+
+}  // namespace deltatrain::data
