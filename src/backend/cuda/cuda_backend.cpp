@@ -1,5 +1,6 @@
 // The CUDA backend: its device and its table of functions.
 #include "backend/cuda/cuda_device.h"
+#include "backend/cuda/gated_delta_rule.h"
 #include "backend/cuda/kernels.h"
 #include "backend/factories.h"
 
@@ -17,6 +18,8 @@ ops::OpTable make_table() {
   table.short_conv = {cuda::short_conv_forward, cuda::short_conv_backward};
   table.l2_norm = {cuda::l2_norm_forward, cuda::l2_norm_backward};
   table.delta_gate = {cuda::delta_gate_forward, cuda::delta_gate_backward};
+  table.gated_delta_rule = {cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward,
+                            cuda::gated_delta_rule_saved_bytes};
   table.rotary = {cuda::rotary};
   table.causal_attention = {cuda::causal_attention_forward, cuda::causal_attention_backward};
   table.mla_key = {cuda::mla_key_forward, cuda::mla_key_backward};
@@ -37,6 +40,8 @@ ops::OpTable make_planning_table() {
   table.gated_rms_norm.backward = cuda::gated_rms_norm_backward;
   table.short_conv.backward = cuda::short_conv_backward;
   table.delta_gate.backward = cuda::delta_gate_backward;
+  table.gated_delta_rule = {cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward,
+                            cuda::gated_delta_rule_saved_bytes};
   table.rotary.apply = cuda::rotary;
   table.causal_attention.backward = cuda::causal_attention_backward;
   table.adamw.sum_of_squares = cuda::sum_of_squares;

@@ -27,6 +27,24 @@ __device__ __forceinline__ void mma_16x8x16_bf16(float (&d)[4], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+// The same with fp16 operands.
+__device__ __forceinline__ void mma_16x8x16_fp16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
+                                                 uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, "
+      "{%0, %1, %2, %3};\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// An 8 x 8 tile of 16-bit elements held as (g, 2t), (g, 2t + 1), turned into its transpose held alike.
+__device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(word));
+  return transposed;
+}
+
 // Four 8 x 8 tiles of 16-bit elements from shared memory; lane l gives the address of row l % 8 of
 // tile l / 8 and receives, of each tile, (g, 2t) and (g, 2t + 1); with `transposed` (2t, g) and (2t
 // + 1, g).
