@@ -1,7 +1,6 @@
 #include "text/bpe.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 
 #include "base/check.h"
@@ -70,35 +69,8 @@ void BpeScratch::trim() {
   shrink(queue);
 }
 
-namespace {
-
-uint64_t pair_hash(int32_t left, int32_t right) {
-  uint64_t h = static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
-  h *= 0x9e3779b97f4a7c15ULL;
-  h ^= h >> 32;
-  return h * 0xd6e8feb86659fd93ULL;
-}
-
-}  // namespace
-
 Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, BpeSettings settings)
-    : tokens_(std::move(tokens)), settings_(std::move(settings)) {
-  num_merges_ = static_cast<int64_t>(merges.size());
-  const uint64_t log_size = std::bit_width(std::max<size_t>(merges.size() * 2, 16));
-  pair_shift_ = 64 - log_size;
-  pairs_.assign(size_t{1} << log_size, Pair{kNoToken, kNoToken, kNoRank, kNoToken});
-  const size_t mask = pairs_.size() - 1;
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const Merge& merge = merges[rank];
-    size_t slot = pair_hash(merge.left, merge.right) >> pair_shift_;
-    while (pairs_[slot].rank != kNoRank &&
-           (pairs_[slot].left != merge.left || pairs_[slot].right != merge.right)) {
-      slot = (slot + 1) & mask;
-    }
-    // A pair that is listed twice has the rank of its last mention, as in the reference.
-    pairs_[slot] = {merge.left, merge.right, narrow<uint32_t>(rank), merge.result};
-  }
-
+    : tokens_(std::move(tokens)), settings_(std::move(settings)), merges_(merges) {
   has_byte_symbols_ = settings_.continuing_subword_prefix.empty() && settings_.end_of_word_suffix.empty();
   for (int b = 0; b < 256; ++b) {
     std::string printable;
@@ -109,53 +81,22 @@ Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, BpeSettings settin
     std::snprintf(code, sizeof code, "<0x%02X>", static_cast<unsigned>(b));
     fallback_ids_[b] = tokens_.find(code);
   }
-  if (has_byte_symbols_ && settings_.ignore_merges) {
-    for (int32_t id = 0; id < tokens_.end_id(); ++id) {
-      if (!tokens_.contains(id)) continue;
-      if (const auto bytes = printable_to_bytes(tokens_[id])) raw_tokens_.insert(*bytes, id);
-    }
+  if (!has_byte_symbols_) return;
+  std::vector<std::string> raw(static_cast<size_t>(tokens_.end_id()));
+  for (int32_t id = 0; id < tokens_.end_id(); ++id) {
+    if (!tokens_.contains(id)) continue;
+    const auto bytes = printable_to_bytes(tokens_[id]);
+    if (!bytes) continue;
+    raw[id] = *bytes;
   }
-}
-
-const Bpe::Pair* Bpe::find(int32_t left, int32_t right) const {
-  const size_t mask = pairs_.size() - 1;
-  size_t slot = pair_hash(left, right) >> pair_shift_;
-  while (pairs_[slot].rank != kNoRank) {
-    if (pairs_[slot].left == left && pairs_[slot].right == right) return &pairs_[slot];
-    slot = (slot + 1) & mask;
+  matcher_ = BpeMatcher(raw, byte_symbols_.data(), merges_);
+  if (!settings_.ignore_merges) return;
+  // Words that are tokens which merges make come out right without being looked up.
+  for (int32_t id = 0; id < tokens_.end_id(); ++id) {
+    if (raw[id].empty() || matcher_.is_reachable(id)) continue;
+    unreachable_.insert(raw[id], id);
+    longest_unreachable_bytes_ = std::max(longest_unreachable_bytes_, raw[id].size());
   }
-  return nullptr;
-}
-
-void Bpe::encode_bytes(std::string_view word, int64_t readable, BpeScratch& scratch,
-                       std::vector<int32_t>& ids) const {
-  const auto bytes = static_cast<int64_t>(word.size());
-  if (bytes == 0) return;
-  const bool cacheable = bytes <= WordCache::kMaxBytes;
-  WordCache::Key key{0, 0};
-  if (cacheable) {
-    key = WordCache::key(word.data(), bytes, readable);
-    if (const WordCache::Entry* entry = scratch.cache.find(key)) {
-      ids.insert(ids.end(), entry->ids, entry->ids + entry->count);
-      return;
-    }
-  }
-  encode_uncached(word, scratch);
-  const auto count = static_cast<int64_t>(scratch.symbols.size());
-  if (cacheable && count <= WordCache::kMaxIds) scratch.cache.insert(key, scratch.symbols.data(), count);
-  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
-}
-
-void Bpe::encode_uncached(std::string_view word, BpeScratch& scratch) const {
-  if (settings_.ignore_merges) {
-    if (const int32_t id = raw_tokens_.find(word); id != kNoToken) {
-      scratch.symbols.assign(1, id);
-      return;
-    }
-  }
-  scratch.symbols.resize(word.size());
-  for (size_t i = 0; i < word.size(); ++i) scratch.symbols[i] = byte_symbols_[static_cast<uint8_t>(word[i])];
-  merge(scratch);
 }
 
 void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
@@ -224,18 +165,15 @@ void Bpe::merge_short(BpeScratch& scratch) const {
   int32_t* const symbols = scratch.symbols.data();
   size_t count = scratch.symbols.size();
   uint32_t ranks[64];  // of the pair (i, i + 1)
-  const auto rank_of = [&](size_t i) {
-    const Pair* pair = find(symbols[i], symbols[i + 1]);
-    return pair == nullptr ? kNoRank : pair->rank;
-  };
+  const auto rank_of = [&](size_t i) { return merges_.rank(symbols[i], symbols[i + 1]); };
   for (size_t i = 0; i + 1 < count; ++i) ranks[i] = rank_of(i);
   while (count > 1) {
     size_t best = 0;
     for (size_t i = 1; i + 1 < count; ++i) {
       if (ranks[i] < ranks[best]) best = i;
     }
-    if (ranks[best] == kNoRank) break;
-    symbols[best] = find(symbols[best], symbols[best + 1])->result;
+    if (ranks[best] == MergeTable::kNoRank) break;
+    symbols[best] = merges_.find(symbols[best], symbols[best + 1])->result;
     for (size_t i = best + 1; i + 1 < count; ++i) symbols[i] = symbols[i + 1];
     for (size_t i = best + 1; i + 2 < count; ++i) ranks[i] = ranks[i + 1];
     --count;
@@ -251,7 +189,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   const uint32_t none = UINT32_MAX;
   // A linked list over positions; ranks[i] is that of the pair (i, next[i]), which tells whether an entry
   // of the queue is out of date.
-  scratch.ranks.assign(count, kNoRank);
+  scratch.ranks.assign(count, MergeTable::kNoRank);
   scratch.next.resize(count);
   scratch.previous.resize(count);
   scratch.queue.clear();
@@ -261,7 +199,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   }
   const auto entry = [](uint32_t rank, uint32_t position) { return static_cast<uint64_t>(rank) << 32 | position; };
   for (uint32_t i = 0; i + 1 < count; ++i) {
-    if (const Pair* pair = find(symbols[i], symbols[i + 1])) {
+    if (const MergeTable::Entry* pair = merges_.find(symbols[i], symbols[i + 1])) {
       scratch.ranks[i] = pair->rank;
       scratch.queue.push_back(entry(pair->rank, i));
     }
@@ -270,8 +208,8 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
   const auto update = [&](uint32_t i) {
     const uint32_t j = scratch.next[i];
-    const Pair* pair = j == none ? nullptr : find(symbols[i], symbols[j]);
-    scratch.ranks[i] = pair == nullptr ? kNoRank : pair->rank;
+    const MergeTable::Entry* pair = j == none ? nullptr : merges_.find(symbols[i], symbols[j]);
+    scratch.ranks[i] = pair == nullptr ? MergeTable::kNoRank : pair->rank;
     if (pair != nullptr) {
       scratch.queue.push_back(entry(pair->rank, i));
       std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
@@ -284,9 +222,9 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto i = static_cast<uint32_t>(top);
     if (scratch.ranks[i] != static_cast<uint32_t>(top >> 32)) continue;
     const uint32_t j = scratch.next[i];
-    symbols[i] = find(symbols[i], symbols[j])->result;
+    symbols[i] = merges_.find(symbols[i], symbols[j])->result;
     symbols[j] = kNoToken;
-    scratch.ranks[j] = kNoRank;
+    scratch.ranks[j] = MergeTable::kNoRank;
     scratch.next[i] = scratch.next[j];
     if (scratch.next[i] != none) scratch.previous[scratch.next[i]] = i;
     if (scratch.previous[i] != none) update(scratch.previous[i]);

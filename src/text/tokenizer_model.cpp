@@ -4,10 +4,11 @@
 
 #include "base/error.h"
 #include "text/utf8.h"
+#include "text/word_encoder.h"
 
 namespace deltatrain::text {
 
-std::unique_ptr<BpeScratch> TokenizerModel::ScratchPool::take() {
+std::unique_ptr<EncodeScratch> TokenizerModel::ScratchPool::take() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (!free_.empty()) {
@@ -16,11 +17,11 @@ std::unique_ptr<BpeScratch> TokenizerModel::ScratchPool::take() {
       return scratch;
     }
   }
-  return std::make_unique<BpeScratch>();
+  return std::make_unique<EncodeScratch>();
 }
 
-void TokenizerModel::ScratchPool::give_back(std::unique_ptr<BpeScratch> scratch) {
-  scratch->trim();
+void TokenizerModel::ScratchPool::give_back(std::unique_ptr<EncodeScratch> scratch) {
+  scratch->merging.trim();
   const std::lock_guard<std::mutex> lock(mutex_);
   free_.push_back(std::move(scratch));
 }
@@ -98,7 +99,7 @@ void TokenizerModel::encode(std::string_view text, std::vector<int32_t>& ids) co
   pool_.give_back(std::move(scratch));
 }
 
-void TokenizerModel::encode_plain(std::string_view text, bool at_start, BpeScratch& scratch,
+void TokenizerModel::encode_plain(std::string_view text, bool at_start, EncodeScratch& scratch,
                                   std::vector<int32_t>& ids) const {
   std::string normalized;
   if (!normalizer_.empty()) {
@@ -123,17 +124,19 @@ void TokenizerModel::encode_plain(std::string_view text, bool at_start, BpeScrat
 }
 
 template <WordPattern pattern>
-void TokenizerModel::encode_word_pattern(std::string_view text, BpeScratch& scratch, std::vector<int32_t>& ids) const {
+void TokenizerModel::encode_word_pattern(std::string_view text, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
   const char* p = text.data();
   const char* const end = p + text.size();
+  WordEncoder encoder(bpe_, scratch.cache, end, ids);
   while (p < end) {
     const char* const q = splitter_.next<pattern>(p, end);
-    bpe_.encode_bytes({p, static_cast<size_t>(q - p)}, end - p, scratch, ids);
+    encoder.add(p, static_cast<size_t>(q - p));
     p = q;
   }
+  encoder.finish();
 }
 
-void TokenizerModel::encode_words(std::string_view text, bool at_start, BpeScratch& scratch,
+void TokenizerModel::encode_words(std::string_view text, bool at_start, EncodeScratch& scratch,
                                   std::vector<int32_t>& ids) const {
   if (text.empty()) return;
   if (direct_pattern_) {
@@ -151,13 +154,14 @@ void TokenizerModel::encode_words(std::string_view text, bool at_start, BpeScrat
   pieces.pieces.push_back({0, text.size(), at_start});
   pre_tokenize(pre_tokenizer_, raw_bytes_, pieces);
   const std::string_view all = pieces.text;
+  if (raw_bytes_) {
+    WordEncoder encoder(bpe_, scratch.cache, all.data() + all.size(), ids);
+    for (const Pieces::Piece& piece : pieces.pieces) encoder.add(all.data() + piece.begin, piece.end - piece.begin);
+    encoder.finish();
+    return;
+  }
   for (const Pieces::Piece& piece : pieces.pieces) {
-    const std::string_view word = all.substr(piece.begin, piece.end - piece.begin);
-    if (raw_bytes_) {
-      bpe_.encode_bytes(word, static_cast<int64_t>(all.size() - piece.begin), scratch, ids);
-    } else {
-      bpe_.encode_characters(word, scratch, ids);
-    }
+    bpe_.encode_characters(all.substr(piece.begin, piece.end - piece.begin), scratch.merging, ids);
   }
 }
 

@@ -15,6 +15,7 @@
 #include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/pipeline.h"
+#include "text/word_cache.h"
 
 namespace deltatrain::text {
 
@@ -27,7 +28,7 @@ struct TokenizerParts {
   std::vector<DecoderStep> decoder;
   std::vector<int32_t> ids_in_front, ids_behind;  // by the post-processor
   TokenTable tokens;
-  std::vector<Bpe::Merge> merges;
+  std::vector<Merge> merges;
   BpeSettings settings;
 };
 
@@ -36,6 +37,12 @@ TokenizerParts read_tokenizer_json(std::string_view json, const std::string& whe
 
 struct NamedTokens {
   std::optional<int32_t> bos, eos, pad;
+};
+
+// What one encode() needs for itself.
+struct EncodeScratch {
+  WordCache cache;
+  BpeScratch merging;
 };
 
 class TokenizerModel {
@@ -63,20 +70,20 @@ class TokenizerModel {
   NamedTokens named;  // set while loading, before the model is shared
 
  private:
-  void encode_plain(std::string_view text, bool at_start, BpeScratch& scratch, std::vector<int32_t>& ids) const;
-  void encode_words(std::string_view text, bool at_start, BpeScratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_plain(std::string_view text, bool at_start, EncodeScratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_words(std::string_view text, bool at_start, EncodeScratch& scratch, std::vector<int32_t>& ids) const;
   template <WordPattern pattern>
-  void encode_word_pattern(std::string_view text, BpeScratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_word_pattern(std::string_view text, EncodeScratch& scratch, std::vector<int32_t>& ids) const;
 
-  // Scratch memory is lent to one encode() at a time.
+  // Scratch memory is lent to one encode() at a time, and goes on to the next with what its cache has learned.
   class ScratchPool {
    public:
-    std::unique_ptr<BpeScratch> take();
-    void give_back(std::unique_ptr<BpeScratch> scratch);
+    std::unique_ptr<EncodeScratch> take();
+    void give_back(std::unique_ptr<EncodeScratch> scratch);
 
    private:
     std::mutex mutex_;
-    std::vector<std::unique_ptr<BpeScratch>> free_;
+    std::vector<std::unique_ptr<EncodeScratch>> free_;
   };
 
   std::vector<AddedToken> added_tokens_;

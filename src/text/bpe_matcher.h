@@ -1,0 +1,66 @@
+// The result of byte pair encoding without carrying out the merges one by one: in time linear in the text for
+// all practical purposes, however long a word is.
+//
+// Call a pair of tokens sound if encoding the text of both gives just these two. Then
+//
+//   t_1 ... t_n is the encoding of its text  if and only if  every t_i encodes to itself and every
+//   (t_i, t_{i+1}) is sound.
+//
+// "Only if": no merge crosses the outer borders of two neighbours, so what happens inside them is what
+// would happen to them alone. "If": look at the first merge that crosses a border between t_i and t_{i+1}.
+// Up to there both went the way they go alone, and the crossing pair had the lowest rank of the whole text,
+// so it would be merged in the text of these two as well. This holds for any list of merges when the pair of
+// lowest rank, and of equal ones the leftmost, is merged first.
+//
+// So the encoder takes the longest token that fits, checks that it is sound behind the one before, tries
+// shorter ones if not, and goes a token back if none is. A position that was given up is never tried again:
+// the encoding of the text before it is unique.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "text/merge_table.h"
+#include "text/token_trie.h"
+
+namespace deltatrain::text {
+
+class BpeMatcher {
+ public:
+  BpeMatcher() = default;
+  // `tokens[id]` are the raw bytes of a token, empty for ids that have none; byte_ids[b] is the token of byte b.
+  // `merges` must outlive this.
+  BpeMatcher(const std::vector<std::string>& tokens, const int32_t* byte_ids, const MergeTable& merges);
+
+  // Writes the ids of the word, at most one for each byte, and returns how many.
+  size_t encode(std::string_view word, int32_t* ids) const;
+
+  // Whether the token's own text encodes to it.
+  bool is_reachable(int32_t id) const { return tokens_[id].reachable != 0; }
+
+  // Whether the text of both encodes to just these two; both are reachable.
+  bool is_sound(int32_t left, int32_t right) const;
+
+ private:
+  struct Token {
+    int32_t left = -1, right = -1;  // joined last in the token's own encoding; -1 for a byte
+    uint32_t formed = 0;            // rank of that merge plus one; 0 for a byte
+    uint32_t bytes : 30 = 0;
+    uint32_t reachable : 1 = 0;
+    uint32_t regular : 1 = 1;  // the ranks of its merges never fall, so `formed` is a time
+  };
+  // Fills in how the token comes about; false if its text encodes to something else.
+  bool derive(int32_t id, const std::string& bytes);
+  bool is_sound_by_merging(int32_t left, int32_t right) const;
+  void append_bytes(int32_t id, std::vector<int32_t>& symbols) const;
+
+  const MergeTable* merges_ = nullptr;
+  std::vector<int32_t> byte_ids_;
+  std::vector<Token> tokens_;     // by id, kept small: is_sound() jumps about in it
+  std::vector<int32_t> shorter_;  // the longest other token that the token starts with
+  TokenTrie trie_;
+};
+
+}  // namespace deltatrain::text
