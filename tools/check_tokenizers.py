@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Compares `deltatrain tokenizer` with the reference libraries, id by id. Run by tools/check_tokenizers.sh.
 
-    check_tokenizers.py PROGRAM FOLDER [--text FILE ...] [--random N] [--seed N]
+    check_tokenizers.py PROGRAM TOKENIZER [--reference LIBRARY] [--text FILE ...] [--random N] [--seed N]
 
-FOLDER holds tokenizer.json. Every string is encoded by both with and without special tokens, and the ids
-are decoded by both. The first differences are shown; the exit status is 1 if there are any.
+TOKENIZER is a folder with tokenizer.json for the library `tokenizers`, Llama 3's tokenizer.model for `tiktoken`, a .model
+file for `sentencepiece`. Every string is encoded by both, with and without special tokens where the library
+knows them, and the ids are decoded by both. The first differences are shown; the exit status is 1 if there
+are any.
 """
 import argparse
+import base64
 import json
 import random
 import subprocess
 import sys
 import unicodedata
-
-from tokenizers import Tokenizer
 
 SURROGATES = range(0xD800, 0xE000)
 SPACES = [chr(c) for c in (9, 10, 11, 12, 13, 0x20, 0x85, 0xA0, 0x1680, 0x2003, 0x200B, 0x2028, 0x2029, 0x202F, 0x3000, 0xFEFF)]
@@ -95,51 +96,110 @@ def run(program, arguments, lines):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def check(program, folder, tokenizer, strings, name):
+class TokenizersReference:
+    def __init__(self, path):
+        from tokenizers import Tokenizer
+
+        self.tokenizer = Tokenizer.from_file(path + "/tokenizer.json")
+        self.special = [token.content for token in self.tokenizer.get_added_tokens_decoder().values()]
+        self.with_special = (True, False)
+
+    def encode(self, strings, special):
+        return [encoding.ids for encoding in self.tokenizer.encode_batch_fast(strings, add_special_tokens=special)]
+
+    def decode(self, ids, skip_special):
+        return self.tokenizer.decode_batch(ids, skip_special_tokens=skip_special)
+
+
+class TiktokenReference:
+    """Llama 3's words and ranks; ordinary text only, as the library finds special tokens on request."""
+
+    PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+    def __init__(self, path):
+        import tiktoken
+
+        lines = (line.split() for line in open(path, "rb"))
+        ranks = {base64.b64decode(token): int(rank) for token, rank in lines}
+        self.tokenizer = tiktoken.Encoding("llama3", pat_str=self.PATTERN, mergeable_ranks=ranks, special_tokens={})
+        self.special = []
+        self.with_special = (False,)
+
+    def encode(self, strings, special):
+        return self.tokenizer.encode_ordinary_batch(strings, num_threads=2)
+
+    def decode(self, ids, skip_special):
+        return [self.tokenizer.decode(item) for item in ids]
+
+
+class SentencePieceReference:
+    def __init__(self, path):
+        import sentencepiece
+
+        self.tokenizer = sentencepiece.SentencePieceProcessor(model_file=path)
+        self.special = []
+        self.with_special = (False,)
+
+    def encode(self, strings, special):
+        return self.tokenizer.encode(strings, num_threads=2)
+
+    def decode(self, ids, skip_special):
+        return None  # reads ill-formed bytes in another way; decoding follows `tokenizers`
+
+
+REFERENCES = {"tokenizers": TokenizersReference, "tiktoken": TiktokenReference, "sentencepiece": SentencePieceReference}
+
+
+def check(program, path, reference, strings, name):
     differences = 0
     total = 0
-    for special in (True, False):
+
+    def report(text):
+        nonlocal differences
+        differences += 1
+        if differences <= 5:
+            print(f"  {name}: {text}")
+
+    for special in reference.with_special:
         flags = [] if special else ["--no-special-tokens"]
-        ours = run(program, ["encode", "--tokenizer", folder, *flags], strings)
-        theirs = [e.ids for e in tokenizer.encode_batch_fast(strings, add_special_tokens=special)]
+        ours = run(program, ["encode", "--tokenizer", path, *flags], strings)
+        theirs = reference.encode(strings, special)
         assert len(ours) == len(theirs), (len(ours), len(theirs))
         for text, a, b in zip(strings, ours, theirs):
             total += len(b)
             if a != b:
-                differences += 1
-                if differences <= 5:
-                    print(f"  {name}: {text[:80]!r}: ours {a[:20]} reference {b[:20]}")
-        skip = ["--skip-special-tokens"] if special else []
-        decoded = run(program, ["decode", "--tokenizer", folder, *skip], theirs)
-        expected = tokenizer.decode_batch(theirs, skip_special_tokens=special)
+                at = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+                report(f"{text[:80]!r}: from {at}: ours {a[at:at + 10]} reference {b[at:at + 10]}")
+        expected = reference.decode(theirs, special)
+        if expected is None:
+            continue
+        decoded = run(program, ["decode", "--tokenizer", path, *(["--skip-special-tokens"] if special else [])], theirs)
         for ids, a, b in zip(theirs, decoded, expected):
             if a != b:
-                differences += 1
-                if differences <= 5:
-                    print(f"  {name}: decode {ids[:20]}: ours {a[:60]!r} reference {b[:60]!r}")
-    print(f"{folder}: {name}: {len(strings)} strings, {total} tokens, {differences} differences", flush=True)
+                report(f"decode {ids[:20]}: ours {a[:60]!r} reference {b[:60]!r}")
+    print(f"{path}: {name}: {len(strings)} strings, {total} tokens, {differences} differences", flush=True)
     return differences
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
-    parser.add_argument("folder")
+    parser.add_argument("tokenizer")
+    parser.add_argument("--reference", choices=REFERENCES, default="tokenizers")
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--random", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-code-points", action="store_true")
     arguments = parser.parse_args()
 
-    tokenizer = Tokenizer.from_file(arguments.folder + "/tokenizer.json")
-    special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
-    sets = [("fixed cases", list(fixed_cases(special[:40])))]
+    reference = REFERENCES[arguments.reference](arguments.tokenizer)
+    sets = [("fixed cases", lambda: list(fixed_cases(reference.special[:40])))]
     if not arguments.no_code_points:
-        sets.append(("every code point", list(every_code_point())))
-    sets.append(("random strings", list(random_strings(arguments.random, arguments.seed, special))))
+        sets.append(("every code point", lambda: list(every_code_point())))
+    sets.append(("random strings", lambda: list(random_strings(arguments.random, arguments.seed, reference.special))))
     if arguments.text:
-        sets.append(("documents", list(documents(arguments.text))))
-    differences = sum(check(arguments.program, arguments.folder, tokenizer, strings, name) for name, strings in sets)
+        sets.append(("documents", lambda: list(documents(arguments.text))))
+    differences = sum(check(arguments.program, arguments.tokenizer, reference, strings(), name) for name, strings in sets)
     sys.exit(1 if differences else 0)
 
 

@@ -20,6 +20,7 @@ struct AddedToken {
   bool rstrip = false;       // and on its right
   bool normalized = false;   // looked for in the normalized text
   bool special = false;
+  std::string pattern;  // what stands for it in the text; empty: the content, normalized if `normalized`
 };
 
 // A stretch of text: the added token `id`, or plain text if id is kNoToken.

@@ -81,15 +81,24 @@ Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, BpeSettings settin
     std::snprintf(code, sizeof code, "<0x%02X>", static_cast<unsigned>(b));
     fallback_ids_[b] = tokens_.find(code);
   }
-  if (!has_byte_symbols_) return;
+  if (has_byte_symbols_) {
+    build_byte_matcher();
+  } else {
+    build_character_matcher();
+  }
+}
+
+void Bpe::build_byte_matcher() {
   std::vector<std::string> raw(static_cast<size_t>(tokens_.end_id()));
   for (int32_t id = 0; id < tokens_.end_id(); ++id) {
     if (!tokens_.contains(id)) continue;
-    const auto bytes = printable_to_bytes(tokens_[id]);
-    if (!bytes) continue;
-    raw[id] = *bytes;
+    if (auto bytes = printable_to_bytes(tokens_[id])) raw[id] = *std::move(bytes);
   }
-  matcher_ = BpeMatcher(raw, byte_symbols_.data(), merges_);
+  const auto symbols_of = [&](const std::string& text, std::vector<int32_t>& symbols) {
+    for (const char c : text) symbols.push_back(byte_symbols_[static_cast<uint8_t>(c)]);
+    return true;
+  };
+  matcher_ = BpeMatcher(raw, symbols_of, merges_);
   if (!settings_.ignore_merges) return;
   // Words that are tokens which merges make come out right without being looked up.
   for (int32_t id = 0; id < tokens_.end_id(); ++id) {
@@ -97,6 +106,53 @@ Bpe::Bpe(TokenTable tokens, const std::vector<Merge>& merges, BpeSettings settin
     unreachable_.insert(raw[id], id);
     longest_unreachable_bytes_ = std::max(longest_unreachable_bytes_, raw[id].size());
   }
+}
+
+void Bpe::build_character_matcher() {
+  if (!settings_.continuing_subword_prefix.empty() || !settings_.end_of_word_suffix.empty()) return;
+  // Symbols that do not come from the text itself must take no part in merges.
+  std::vector<bool> foreign(static_cast<size_t>(tokens_.end_id()));
+  if (settings_.unknown_id != kNoToken) foreign[settings_.unknown_id] = true;
+  if (settings_.byte_fallback) {
+    for (const int32_t id : fallback_ids_) {
+      if (id != kNoToken) foreign[id] = true;
+    }
+  }
+  for (int32_t left = 0; left < tokens_.end_id(); ++left) {
+    // A foreign token that is one character could also stand for itself, and is then no foreigner.
+    std::vector<int32_t> symbols;
+    if (foreign[left] && append_character_symbols(tokens_[left], symbols) && symbols.size() == 1) return;
+  }
+  if (merges_.any_of([&](int32_t left, int32_t right) { return foreign[left] || foreign[right]; })) return;
+  std::vector<std::string> texts(static_cast<size_t>(tokens_.end_id()));
+  for (int32_t id = 0; id < tokens_.end_id(); ++id) texts[id] = tokens_[id];
+  matcher_ = BpeMatcher(
+      texts,
+      [&](const std::string& text, std::vector<int32_t>& symbols) { return append_character_symbols(text, symbols); },
+      merges_);
+  matches_characters_ = true;
+}
+
+bool Bpe::append_character_symbols(std::string_view text, std::vector<int32_t>& symbols) const {
+  const char* p = text.data();
+  const char* const end = p + text.size();
+  while (p < end) {
+    const char* const begin = p;
+    next_code_point(p);
+    const int32_t id = tokens_.find({begin, static_cast<size_t>(p - begin)});
+    if (id == kNoToken) return false;
+    symbols.push_back(id);
+  }
+  return true;
+}
+
+bool Bpe::append_fallback(std::string_view character, std::vector<int32_t>& symbols) const {
+  if (!settings_.byte_fallback) return false;
+  for (const char c : character) {
+    if (fallback_ids_[static_cast<uint8_t>(c)] == kNoToken) return false;
+  }
+  for (const char c : character) symbols.push_back(fallback_ids_[static_cast<uint8_t>(c)]);
+  return true;
 }
 
 void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const {
@@ -108,6 +164,51 @@ void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vec
     }
   }
   scratch.symbols.clear();
+  if (matches_characters_) {
+    match_characters(word, scratch.symbols);
+  } else {
+    merge_characters(word, scratch);
+  }
+  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
+}
+
+void Bpe::match_characters(std::string_view word, std::vector<int32_t>& symbols) const {
+  // Stretches of characters that have tokens, and characters that have none between them.
+  bool pending_unknown = false;
+  size_t at = 0;
+  size_t count = 0;
+  symbols.resize(word.size());  // a character takes at most as many ids as bytes
+  std::vector<int32_t> bytes;
+  while (at < word.size()) {
+    size_t done = 0;
+    const std::string_view rest = word.substr(at);
+    // The pending token comes first if anything follows that has a token of its own.
+    int32_t* const out = symbols.data() + count + (pending_unknown ? 1 : 0);
+    const size_t matched = matcher_.encode(rest, out, &done);
+    if (matched > 0) {
+      if (pending_unknown) symbols[count++] = settings_.unknown_id;
+      pending_unknown = false;
+      count += matched;
+      at += done;
+      continue;
+    }
+    const char* p = rest.data();
+    next_code_point(p);
+    const std::string_view character = rest.substr(0, static_cast<size_t>(p - rest.data()));
+    at += character.size();
+    bytes.clear();
+    if (append_fallback(character, bytes)) {
+      for (const int32_t id : bytes) symbols[count++] = id;
+    } else if (settings_.unknown_id != kNoToken) {
+      if (pending_unknown && !settings_.fuse_unknown) symbols[count++] = settings_.unknown_id;
+      pending_unknown = true;
+    }
+  }
+  if (pending_unknown) symbols[count++] = settings_.unknown_id;
+  symbols.resize(count);
+}
+
+void Bpe::merge_characters(std::string_view word, BpeScratch& scratch) const {
   bool pending_unknown = false;
   std::string decorated;
   const char* p = word.data();
@@ -131,16 +232,8 @@ void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vec
       scratch.symbols.push_back(id);
       continue;
     }
-    if (settings_.byte_fallback) {
-      const bool complete = std::all_of(character.begin(), character.end(), [&](char c) {
-        return fallback_ids_[static_cast<uint8_t>(c)] != kNoToken;
-      });
-      if (complete) {
-        // The reference keeps an unknown token that waits to be fused behind these bytes.
-        for (const char c : character) scratch.symbols.push_back(fallback_ids_[static_cast<uint8_t>(c)]);
-        continue;
-      }
-    }
+    // The reference keeps an unknown token that waits to be fused behind the bytes of later characters.
+    if (append_fallback(character, scratch.symbols)) continue;
     if (settings_.unknown_id != kNoToken) {
       if (pending_unknown && !settings_.fuse_unknown) scratch.symbols.push_back(settings_.unknown_id);
       pending_unknown = true;
@@ -148,7 +241,6 @@ void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vec
   }
   if (pending_unknown) scratch.symbols.push_back(settings_.unknown_id);
   merge(scratch);
-  ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
 }
 
 void Bpe::merge(BpeScratch& scratch) const {

@@ -83,10 +83,12 @@ class Bpe {
         return 1;
       }
     }
-    return matcher_.encode(word, ids);
+    size_t done = 0;
+    return matcher_.encode(word, ids, &done);
   }
 
-  // Appends the ids of a word in the vocabulary's own characters; well-formed UTF-8.
+  // Appends the ids of a word in the vocabulary's own characters; well-formed UTF-8. Not for the speed of a
+  // vocabulary with byte symbols.
   void encode_characters(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const;
 
   const TokenTable& tokens() const { return tokens_; }
@@ -94,6 +96,12 @@ class Bpe {
   int64_t num_merges() const { return merges_.size(); }
 
  private:
+  void build_byte_matcher();
+  void build_character_matcher();
+  bool append_character_symbols(std::string_view text, std::vector<int32_t>& symbols) const;
+  bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;
+  void match_characters(std::string_view word, std::vector<int32_t>& symbols) const;
+  void merge_characters(std::string_view word, BpeScratch& scratch) const;
   void merge(BpeScratch& scratch) const;        // scratch.symbols, in place
   void merge_short(BpeScratch& scratch) const;  // quadratic in the length
   void merge_long(BpeScratch& scratch) const;
@@ -106,7 +114,8 @@ class Bpe {
   std::array<int32_t, 256> byte_symbols_{};  // printable stand-ins
   std::array<int32_t, 256> fallback_ids_{};  // <0x00> .. <0xFF>
   MergeTable merges_;
-  BpeMatcher matcher_;  // if has_byte_symbols_
+  bool matches_characters_ = false;  // the matcher is one of characters
+  BpeMatcher matcher_;
 };
 
 }  // namespace deltatrain::text

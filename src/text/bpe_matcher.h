@@ -12,12 +12,16 @@
 // so it would be merged in the text of these two as well. This holds for any list of merges when the pair of
 // lowest rank, and of equal ones the leftmost, is merged first.
 //
+// Symbols are bytes or characters, whatever the vocabulary's merges start from.
+//
 // So the encoder takes the longest token that fits, checks that it is sound behind the one before, tries
 // shorter ones if not, and goes a token back if none is. A position that was given up is never tried again:
 // the encoding of the text before it is unique.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,13 +33,16 @@ namespace deltatrain::text {
 
 class BpeMatcher {
  public:
-  BpeMatcher() = default;
-  // `tokens[id]` are the raw bytes of a token, empty for ids that have none; byte_ids[b] is the token of byte b.
-  // `merges` must outlive this.
-  BpeMatcher(const std::vector<std::string>& tokens, const int32_t* byte_ids, const MergeTable& merges);
+  // Appends the symbols that a token's text starts as; false if it has one without a token.
+  using SymbolsOf = std::function<bool(const std::string& text, std::vector<int32_t>& symbols)>;
 
-  // Writes the ids of the word, at most one for each byte, and returns how many.
-  size_t encode(std::string_view word, int32_t* ids) const;
+  BpeMatcher() = default;
+  // `texts[id]` is the text of a token, empty for ids that have none. `merges` must outlive this.
+  BpeMatcher(const std::vector<std::string>& texts, const SymbolsOf& symbols_of, const MergeTable& merges);
+
+  // Encodes the text up to its end or the first symbol without a token; *done tells how far in bytes. Writes
+  // the ids, at most one for each byte, and returns how many.
+  size_t encode(std::string_view text, int32_t* ids, size_t* done) const;
 
   // Whether the token's own text encodes to it.
   bool is_reachable(int32_t id) const { return tokens_[id].reachable != 0; }
@@ -45,19 +52,18 @@ class BpeMatcher {
 
  private:
   struct Token {
-    int32_t left = -1, right = -1;  // joined last in the token's own encoding; -1 for a byte
-    uint32_t formed = 0;            // rank of that merge plus one; 0 for a byte
+    int32_t left = -1, right = -1;  // joined last in the token's own encoding; -1 for a symbol
+    uint32_t formed = 0;            // rank of that merge plus one; 0 for a symbol
     uint32_t bytes : 30 = 0;
     uint32_t reachable : 1 = 0;
     uint32_t regular : 1 = 1;  // the ranks of its merges never fall, so `formed` is a time
   };
-  // Fills in how the token comes about; false if its text encodes to something else.
-  bool derive(int32_t id, const std::string& bytes);
+  // Fills in how the token comes about from its symbols.
+  void derive(int32_t id, const std::string& text, std::vector<int32_t> symbols);
   bool is_sound_by_merging(int32_t left, int32_t right) const;
-  void append_bytes(int32_t id, std::vector<int32_t>& symbols) const;
+  void append_symbols(int32_t id, std::vector<int32_t>& symbols) const;
 
   const MergeTable* merges_ = nullptr;
-  std::vector<int32_t> byte_ids_;
   std::vector<Token> tokens_;     // by id, kept small: is_sound() jumps about in it
   std::vector<int32_t> shorter_;  // the longest other token that the token starts with
   TokenTrie trie_;

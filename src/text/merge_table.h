@@ -42,6 +42,14 @@ class MergeTable {
     const Entry* entry = find(left, right);
     return entry == nullptr ? kNoRank : entry->rank;
   }
+  // Whether test(left, right) holds for some pair.
+  template <class Test>
+  bool any_of(const Test& test) const {
+    for (const Entry& entry : entries_) {
+      if (entry.rank != kNoRank && test(entry.left, entry.right)) return true;
+    }
+    return false;
+  }
   int64_t size() const { return size_; }
 
  private:

@@ -1,5 +1,6 @@
 #include "base/check.h"
 #include "text/byte_level.h"
+#include "text/normalization.h"
 #include "text/pipeline.h"
 #include "text/unicode.h"
 #include "text/utf8.h"
@@ -60,6 +61,12 @@ void normalize(const std::vector<NormalizerStep>& steps, std::string& text) {
         break;
       case NormalizerStep::Kind::kStrip:
         strip(step, text);
+        break;
+      case NormalizerStep::Kind::kNfc:
+        if (!is_surely_nfc(text)) text = to_nfc(text);
+        break;
+      case NormalizerStep::Kind::kNfd:
+        text = to_nfd(text);
         break;
       case NormalizerStep::Kind::kByteLevel:
         text = bytes_to_printable(text);

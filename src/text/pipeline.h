@@ -33,7 +33,7 @@ struct Pattern {
 };
 
 struct NormalizerStep {
-  enum class Kind { kPrepend, kReplace, kStrip, kByteLevel };
+  enum class Kind { kPrepend, kReplace, kStrip, kNfc, kNfd, kByteLevel };
   Kind kind = Kind::kPrepend;
   std::string content;    // Prepend, Replace
   Pattern pattern;        // Replace
@@ -48,7 +48,7 @@ enum class PrependScheme { kFirst, kNever, kAlways };
 
 struct PreTokenizerStep {
   enum class Kind {
-    kSplit, kByteLevel, kDigits, kWhitespace, kWhitespaceSplit, kMetaspace, kCharDelimiterSplit,
+    kSplit, kByteLevel, kDigits, kPunctuation, kWhitespace, kWhitespaceSplit, kMetaspace, kCharDelimiterSplit,
   };
   Kind kind = Kind::kSplit;
   Pattern pattern;  // Split, CharDelimiterSplit

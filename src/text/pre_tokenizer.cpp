@@ -176,6 +176,10 @@ void metaspace(const PreTokenizerStep& step, Pieces& pieces) {
   split_pieces(pieces, characters(SplitBehavior::kMergedWithNext, [mark](uint32_t c) { return c == mark; }));
 }
 
+bool is_ascii_punctuation(uint32_t c) {
+  return (c >= 0x21 && c <= 0x2f) || (c >= 0x3a && c <= 0x40) || (c >= 0x5b && c <= 0x60) || (c >= 0x7b && c <= 0x7e);
+}
+
 // \w of the reference's "Whitespace" component.
 bool is_word(const CodePoints& code_points, uint32_t c) {
   return code_points.is_alphabetic(c) || code_points.is_mark(c) || code_points.category(c) == Category::kNd ||
@@ -261,6 +265,11 @@ void pre_tokenize(const std::vector<PreTokenizerStep>& steps, bool keep_bytes, P
       case PreTokenizerStep::Kind::kDigits:
         split_pieces(pieces, characters(step.individual_digits ? SplitBehavior::kIsolated : SplitBehavior::kContiguous,
                                         [&](uint32_t c) { return code_points.is_number_17(c); }));
+        break;
+      case PreTokenizerStep::Kind::kPunctuation:
+        split_pieces(pieces, characters(step.behavior, [&](uint32_t c) {
+                       return is_ascii_punctuation(c) || code_points.is_punctuation_8(c);
+                     }));
         break;
       case PreTokenizerStep::Kind::kWhitespace:
         split_pieces(pieces, words_and_symbols);

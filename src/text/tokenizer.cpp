@@ -21,8 +21,18 @@ std::optional<int32_t> named_token(const JsonNode& node, const TokenizerModel& m
   return id;
 }
 
-void read_named_tokens(const std::filesystem::path& folder, TokenizerModel& model) {
-  NamedTokens& named = model.named;
+// What tokenizer_config.json says about BOS and EOS takes the place of the post-processor, as it does in
+// transformers 5: a flag that is there counts, and the other is then off unless it is there too.
+void apply_flags(const JsonNode& root, TokenizerModel& model) {
+  if (!root.has("add_bos_token") && !root.has("add_eos_token")) return;
+  std::vector<int32_t> front, behind;
+  if (root.boolean_or("add_bos_token", false) && model.named.bos) front.push_back(*model.named.bos);
+  if (root.boolean_or("add_eos_token", false) && model.named.eos) behind.push_back(*model.named.eos);
+  model.set_ids_around(std::move(front), std::move(behind));
+}
+
+void read_configuration(const std::filesystem::path& folder, TokenizerModel& model) {
+  NamedTokens found;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::filesystem::path path = folder / name;
     if (!std::filesystem::exists(path)) continue;
@@ -32,9 +42,13 @@ void read_named_tokens(const std::filesystem::path& folder, TokenizerModel& mode
     const auto read = [&](const char* key, std::optional<int32_t>& id) {
       if (!id && root.has(key)) id = named_token(root.at(key), model);
     };
-    read("bos_token", named.bos);
-    read("eos_token", named.eos);
-    read("pad_token", named.pad);
+    read("bos_token", found.bos);
+    read("eos_token", found.eos);
+    // Often names a token that is to be added for padding batches, which concerns nobody here.
+    if (!found.pad && root.has("pad_token")) {
+      const JsonNode pad = root.at("pad_token");
+      found.pad = model.id_of(pad.value().is_object() ? pad.at("content").string() : pad.string());
+    }
   }
   if (const std::filesystem::path path = folder / "generation_config.json"; std::filesystem::exists(path)) {
     const std::string where = path.string();
@@ -46,9 +60,17 @@ void read_named_tokens(const std::filesystem::path& folder, TokenizerModel& mode
       if (node.value().is_array() && node.size() > 0) node = node.at(size_t{0});
       id = static_cast<int32_t>(node.integer(0, model.vocab_size() - 1));
     };
-    read("bos_token_id", named.bos);
-    read("eos_token_id", named.eos);
-    read("pad_token_id", named.pad);
+    read("bos_token_id", found.bos);
+    read("eos_token_id", found.eos);
+    read("pad_token_id", found.pad);
+  }
+  if (found.bos) model.named.bos = found.bos;
+  if (found.eos) model.named.eos = found.eos;
+  if (found.pad) model.named.pad = found.pad;
+  if (const std::filesystem::path path = folder / "tokenizer_config.json"; std::filesystem::exists(path)) {
+    const std::string where = path.string();
+    const nlohmann::json json = parse_json(read_file(path), where);
+    apply_flags(JsonNode(json, where, ""), model);
   }
 }
 
@@ -67,6 +89,13 @@ void guess_named_tokens(TokenizerModel& model) {
   if (!named.eos) named.eos = usual({"<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>"});
 }
 
+TokenizerParts read_any_file(const std::string& bytes, const std::string& where) {
+  const size_t first = bytes.find_first_not_of(" \t\r\n");
+  if (first != std::string::npos && bytes[first] == '{') return read_tokenizer_json(bytes, where);
+  if (is_tiktoken_file(bytes)) return read_tiktoken_file(bytes, where);
+  return read_sentencepiece_file(bytes, where);
+}
+
 }  // namespace
 
 Tokenizer::Tokenizer(std::shared_ptr<const TokenizerModel> model) : model_(std::move(model)) {}
@@ -80,12 +109,13 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   std::filesystem::path file = path;
   if (std::filesystem::is_directory(path)) {
     file = path / "tokenizer.json";
+    if (!std::filesystem::exists(file)) file = path / "tokenizer.model";
     if (!std::filesystem::exists(file)) {
-      throw FileError(path.string() + ": expected a folder with tokenizer.json", ExitCode::kBadInput);
+      throw FileError(path.string() + ": expected a folder with tokenizer.json or tokenizer.model", ExitCode::kBadInput);
     }
   }
-  auto model = std::make_shared<TokenizerModel>(read_tokenizer_json(read_file(file), file.string()));
-  read_named_tokens(file.parent_path(), *model);
+  auto model = std::make_shared<TokenizerModel>(read_any_file(read_file(file), file.string()));
+  read_configuration(file.parent_path(), *model);
   guess_named_tokens(*model);
   return Tokenizer(std::move(model));
 }

@@ -32,8 +32,9 @@ class TokenizerModel;  // the loaded tables; text/tokenizer_model.h
 
 class Tokenizer {
  public:
-  // `path` is a tokenizer.json, or a folder with one; tokenizer_config.json and generation_config.json
-  // beside it, where present, name the BOS, EOS and padding tokens.
+  // `path` is a tokenizer.json or tokenizer.model (SentencePiece's BPE, or Llama 3's own), or a folder with
+  // one; tokenizer_config.json, special_tokens_map.json and generation_config.json beside it, where present,
+  // name the BOS, EOS and padding tokens, and add_bos_token and add_eos_token there are obeyed.
   // Throws FileError, FormatError (naming file and key) or UnsupportedError (naming the component type).
   static Tokenizer load(const std::filesystem::path& path);
 

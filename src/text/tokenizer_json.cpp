@@ -98,6 +98,10 @@ void read_normalizer(const JsonNode& node, TokenizerParts& parts) {
       step.kind = NormalizerStep::Kind::kStrip;
       step.strip_left = item.at("strip_left").boolean();
       step.strip_right = item.at("strip_right").boolean();
+    } else if (type == "NFC") {
+      step.kind = NormalizerStep::Kind::kNfc;
+    } else if (type == "NFD") {
+      step.kind = NormalizerStep::Kind::kNfd;
     } else if (type == "ByteLevel") {
       step.kind = NormalizerStep::Kind::kByteLevel;
     } else {
@@ -124,6 +128,9 @@ void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
     } else if (type == "Digits") {
       step.kind = Kind::kDigits;
       step.individual_digits = item.at("individual_digits").boolean();
+    } else if (type == "Punctuation") {
+      step.kind = Kind::kPunctuation;
+      if (item.has("behavior")) step.behavior = read_behavior(item.at("behavior"));
     } else if (type == "Whitespace") {
       step.kind = Kind::kWhitespace;
     } else if (type == "WhitespaceSplit") {

@@ -43,7 +43,8 @@ std::optional<WordPattern> direct_pattern(const std::vector<PreTokenizerStep>& s
 }  // namespace
 
 TokenizerModel::TokenizerModel(TokenizerParts parts)
-    : normalizer_(std::move(parts.normalizer)),
+    : named(parts.named),
+      normalizer_(std::move(parts.normalizer)),
       pre_tokenizer_(std::move(parts.pre_tokenizer)),
       decoder_(std::move(parts.decoder)),
       ids_in_front_(std::move(parts.ids_in_front)),
@@ -62,8 +63,8 @@ TokenizerModel::TokenizerModel(TokenizerParts parts)
     added_by_id_[token.id] = added_tokens_.size();
     added_by_content_[token.content] = token.id;
     added_tokens_.push_back(token);
-    std::string pattern = token.content;
-    if (token.normalized) {
+    std::string pattern = token.pattern.empty() ? token.content : token.pattern;
+    if (token.normalized && token.pattern.empty()) {
       normalize(normalizer_, pattern);
       if (pattern != token.content) normalized_content_[token.id] = pattern;
     }
@@ -163,6 +164,11 @@ void TokenizerModel::encode_words(std::string_view text, bool at_start, EncodeSc
   for (const Pieces::Piece& piece : pieces.pieces) {
     bpe_.encode_characters(all.substr(piece.begin, piece.end - piece.begin), scratch.merging, ids);
   }
+}
+
+void TokenizerModel::set_ids_around(std::vector<int32_t> in_front, std::vector<int32_t> behind) {
+  ids_in_front_ = std::move(in_front);
+  ids_behind_ = std::move(behind);
 }
 
 std::optional<std::string> TokenizerModel::decoder_text(int32_t id) const {

@@ -19,6 +19,10 @@
 
 namespace deltatrain::text {
 
+struct NamedTokens {
+  std::optional<int32_t> bos, eos, pad;
+};
+
 // What a file says, before the tables for searching are built.
 struct TokenizerParts {
   std::string where;  // the file, for messages
@@ -30,14 +34,16 @@ struct TokenizerParts {
   TokenTable tokens;
   std::vector<Merge> merges;
   BpeSettings settings;
+  NamedTokens named;  // where the file says so
 };
 
-// Reads tokenizer.json. Throws FormatError or UnsupportedError.
+// Each reads the bytes of one kind of file. Throws FormatError or UnsupportedError.
 TokenizerParts read_tokenizer_json(std::string_view json, const std::string& where);
+TokenizerParts read_tiktoken_file(std::string_view bytes, const std::string& where);       // Llama 3's own
+TokenizerParts read_sentencepiece_file(std::string_view bytes, const std::string& where);  // BPE models
 
-struct NamedTokens {
-  std::optional<int32_t> bos, eos, pad;
-};
+// Whether the file is lines of base64 and rank.
+bool is_tiktoken_file(std::string_view bytes);
 
 // What one encode() needs for itself.
 struct EncodeScratch {
@@ -67,7 +73,9 @@ class TokenizerModel {
   int64_t num_tokens() const { return num_tokens_; }
   bool is_byte_level() const;  // decodes byte-level tokens
 
-  NamedTokens named;  // set while loading, before the model is shared
+  // While loading, before the model is shared.
+  NamedTokens named;
+  void set_ids_around(std::vector<int32_t> in_front, std::vector<int32_t> behind);
 
  private:
   void encode_plain(std::string_view text, bool at_start, EncodeScratch& scratch, std::vector<int32_t>& ids) const;

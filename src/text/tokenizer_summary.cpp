@@ -28,6 +28,10 @@ std::string name_of(const NormalizerStep& step) {
       return "Replace " + pattern_name(step.pattern) + " by \"" + step.content + "\"";
     case NormalizerStep::Kind::kStrip:
       return "Strip";
+    case NormalizerStep::Kind::kNfc:
+      return "NFC";
+    case NormalizerStep::Kind::kNfd:
+      return "NFD";
     case NormalizerStep::Kind::kByteLevel:
       return "ByteLevel";
   }
@@ -43,6 +47,8 @@ std::string name_of(const PreTokenizerStep& step) {
              (step.add_prefix_space ? ", a blank in front" : "");
     case PreTokenizerStep::Kind::kDigits:
       return step.individual_digits ? "Digits one by one" : "Digits";
+    case PreTokenizerStep::Kind::kPunctuation:
+      return "Punctuation";
     case PreTokenizerStep::Kind::kWhitespace:
       return "Whitespace";
     case PreTokenizerStep::Kind::kWhitespaceSplit:

@@ -7,9 +7,6 @@ namespace deltatrain::text {
 
 namespace internal {
 
-extern const uint32_t kPropertyRanges[];
-extern const int kNumPropertyRanges;
-
 const uint8_t* property_table() {
   static const std::vector<uint8_t> table = [] {
     std::vector<uint8_t> values(kNumCodePoints);
@@ -24,6 +21,11 @@ const uint8_t* property_table() {
 }
 
 }  // namespace internal
+
+bool CodePoints::is_punctuation_8(uint32_t c) const {
+  const uint32_t* const end = internal::kPunctuationChanges + internal::kNumPunctuationChanges;
+  return is_punctuation(c) != std::binary_search(internal::kPunctuationChanges, end, c);
+}
 
 std::string_view category_name(Category category) {
   static constexpr std::string_view kNames[kNumCategories] = {

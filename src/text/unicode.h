@@ -21,8 +21,23 @@ inline constexpr uint32_t kNumCodePoints = 0x110000;
 std::string_view category_name(Category category);
 
 namespace internal {
+
 // Properties of every code point; filled on first use.
 const uint8_t* property_table();
+
+// The tables that tools/unicode_tables.py writes.
+struct Decomposition {
+  uint32_t code_point, first, second;
+};
+extern const uint32_t kPropertyRanges[];
+extern const int kNumPropertyRanges;
+extern const uint32_t kPunctuationChanges[];
+extern const int kNumPunctuationChanges;
+extern const Decomposition kDecompositions[];
+extern const int kNumDecompositions;
+extern const uint32_t kCombiningClassRanges[];
+extern const int kNumCombiningClassRanges;
+
 }  // namespace internal
 
 // A handle on the table: construct once, ask often.
@@ -38,6 +53,8 @@ class CodePoints {
   bool is_punctuation(uint32_t c) const { return in(category(c), Category::kPc, Category::kPs); }
   bool is_white_space(uint32_t c) const { return (table_[c] & 1 << 5) != 0; }
   bool is_alphabetic(uint32_t c) const { return (table_[c] & 1 << 6) != 0; }
+  // Unicode 8.0's \p{P}: the reference's "Punctuation" component is older.
+  bool is_punctuation_8(uint32_t c) const;
   // As Unicode 17.0 has it: the reference's "Digits" component is newer than its regular expressions.
   bool is_number_17(uint32_t c) const { return (table_[c] & 1 << 7) != 0; }
 
