@@ -2,6 +2,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
+#include "backend/cpu/prefetch.h"
 #include "backend/cpu/vector_math.h"
 
 namespace deltatrain::backend::cpu {
@@ -26,6 +27,7 @@ void forward(const ops::GatedRmsNormForward& args) {
         const float* o_row = o + (r * G + h) * V;
         const float* z = gate + r * gate_stride + h * gate_head_stride;
         float* y_row = y + (r * G + h) * V;
+        prefetch(z + gate_stride, V);
         float square_sum = 0;
 #pragma omp simd reduction(+ : square_sum)
         for (int64_t v = 0; v < V; ++v) square_sum += o_row[v] * o_row[v];
@@ -73,6 +75,7 @@ void backward(const ops::GatedRmsNormBackward& args, float* partials) {
         const float* z_row = gate + r * gate_stride + h * gate_head_stride;
         float* do_row = d_o + r * do_stride + h * do_head_stride;
         float* dgate_row = dgate + r * dgate_stride + h * dgate_head_stride;
+        prefetch(z_row + gate_stride, V);
         const float scale = inv_rms[r * G + h];
         float dot = 0;
         // do holds du = dy act(z) between the passes; it may be dy itself.

@@ -2,6 +2,7 @@
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
+#include "backend/cpu/prefetch.h"
 
 namespace deltatrain::backend::cpu {
 
@@ -19,6 +20,7 @@ void l2_norm_forward(const Context&, const ops::L2NormForward& args) {
       for (int64_t h = 0; h < H; ++h) {
         const float* x_row = x + r * x_stride + h * x_head_stride;
         float* y_row = y + (r * H + h) * K;
+        prefetch(x_row + x_stride, K);
         float square_sum = 0;
 #pragma omp simd reduction(+ : square_sum)
         for (int64_t k = 0; k < K; ++k) square_sum += x_row[k] * x_row[k];
