@@ -1,6 +1,7 @@
 #include "model/model.h"
 
 #include "base/check.h"
+#include "base/error.h"
 #include "ops/embedding.h"
 #include "ops/rms_norm.h"
 
@@ -27,6 +28,10 @@ layers::ParameterInfo norm_info(const std::string& name, int64_t size) {
 }  // namespace
 
 Model::Model(const ModelConfig& config) : config_(config) {
+  if (!config.use_short_conv) {
+    throw UnsupportedError(
+        error_text("model", "use_short_conv", "true", "false: mixers are built with convolutions"));
+  }
   const int64_t D = config.hidden_size;
   embedding_ =
       builder_.add({.name = "model.embeddings.weight", .checkpoint_shape = {config.vocab_size, D}});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/registry.h"
+#include "base/error.h"
 #include "base/files.h"
 #include "config/hf_config.h"
 #include "formats/safetensors.h"
@@ -170,6 +171,20 @@ INSTANTIATE_TEST_SUITE_P(TinyModels, GoldenModelTest,
                            return std::get<0>(param.param) + "_on_" +
                                   backend::device_kind_name(std::get<1>(param.param));
                          });
+
+TEST(ModelTest, RefusesMixersWithoutConvolutionsByName) {
+  ModelConfig config =
+      model_config_from_hf(read_file(test::golden_path("tiny_gdn") / "config.json"), "config.json");
+  config.use_short_conv = false;
+  try {
+    const Model model(config);
+    FAIL();
+  } catch (const UnsupportedError& error) {
+    EXPECT_STREQ(
+        error.what(),
+        "model: use_short_conv: expected true, got false: mixers are built with convolutions");
+  }
+}
 
 }  // namespace
 }  // namespace deltatrain
