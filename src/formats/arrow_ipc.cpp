@@ -334,7 +334,13 @@ ArrowListColumn ArrowFile::list_column(int64_t batch, const std::string& name) c
   if (column.validity(1, values - 1) != nullptr) column.refuse("token ids", "null");
   list.wide_values_ = field.children[0].bits == 64;
   const int64_t num_values = column.nodes[1].first;
-  if (num_values < 0) column.refuse("token ids", std::to_string(num_values));
+  // Counts of a damaged file may be anything: no size is computed from one that no file could hold.
+  constexpr int64_t kMostElements = int64_t{1} << 58;
+  if (num_values < 0 || num_values > kMostElements)
+    column.refuse("token ids", std::to_string(num_values));
+  if (column.num_rows < 0 || column.num_rows > kMostElements) {
+    column.refuse("rows", std::to_string(column.num_rows));
+  }
   column.require(values, num_values * (list.wide_values_ ? 8 : 4));
   list.values_ = column.buffers[values].data();
   if (fixed) {

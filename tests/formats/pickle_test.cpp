@@ -79,7 +79,7 @@ TEST(PickleTest, ReadsTheOpcodesOfLaterProtocols) {
       op("\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94(\x8c\x01"
          "a\x94K\x01K\x02\x86\x94\x8c\x01"
          "b\x94\x8f\x94(K\x03\x90u.",
-         41);
+         36);
   const PickleTree tree = parse(bytes);
   EXPECT_EQ(tree.root().find("a")->items()[1].integer, 2);
   EXPECT_EQ(tree.root().find("b")->items()[0].integer, 3);

@@ -149,7 +149,8 @@ TEST(TokenizerTest, LongRunsTakeLinearTimeAndRoundTrip) {
 TEST(TokenizerTest, ThreadsGetTheSameIds) {
   const Tokenizer tokenizer = load_golden("llama3");
   std::string text;
-  for (const json& item : golden("llama3")["cases"]) text += item["text"].get<std::string>() + "\n";
+  const json cases = golden("llama3");
+  for (const json& item : cases["cases"]) text += item["text"].get<std::string>() + "\n";
   const std::vector<int32_t> expected = tokenizer.encode(text, AddSpecialTokens::kYes);
   std::atomic<int> wrong = 0;
   std::vector<std::thread> threads;
