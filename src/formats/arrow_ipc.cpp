@@ -132,6 +132,7 @@ int64_t ArrowListColumn::begin(int64_t row) const {
 }
 
 void ArrowListColumn::read(int64_t row, int64_t first, std::span<int32_t> out) const {
+  if (out.empty()) return;  // there may be no values at all
   const int64_t from = begin(row) + first;
   if (!wide_values_) {
     std::memcpy(out.data(), values_ + 4 * from, out.size_bytes());
@@ -284,6 +285,11 @@ ArrowFile::Column ArrowFile::find_column(int64_t batch_index, const std::string&
     if (wanted) {
       column.nodes.emplace_back(buffer.load<int64_t>(nodes.position + 16 * node),
                                 buffer.load<int64_t>(nodes.position + 16 * node + 8));
+      // Counts of a damaged file may be anything: no size is computed from one that no file could
+      // hold.
+      if (column.nodes.back().first < 0 || column.nodes.back().first > int64_t{1} << 58) {
+        buffer.fail("a count of rows that no file could hold");
+      }
       for (int64_t i = next_buffer; i < next_buffer + count; ++i) {
         const auto offset = buffer.load<int64_t>(buffers.position + 16 * i);
         const auto bytes = buffer.load<int64_t>(buffers.position + 16 * i + 8);
@@ -334,13 +340,7 @@ ArrowListColumn ArrowFile::list_column(int64_t batch, const std::string& name) c
   if (column.validity(1, values - 1) != nullptr) column.refuse("token ids", "null");
   list.wide_values_ = field.children[0].bits == 64;
   const int64_t num_values = column.nodes[1].first;
-  // Counts of a damaged file may be anything: no size is computed from one that no file could hold.
-  constexpr int64_t kMostElements = int64_t{1} << 58;
-  if (num_values < 0 || num_values > kMostElements)
-    column.refuse("token ids", std::to_string(num_values));
-  if (column.num_rows < 0 || column.num_rows > kMostElements) {
-    column.refuse("rows", std::to_string(column.num_rows));
-  }
+  if (num_values < 0) column.refuse("token ids", std::to_string(num_values));
   column.require(values, num_values * (list.wide_values_ ? 8 : 4));
   list.values_ = column.buffers[values].data();
   if (fixed) {
