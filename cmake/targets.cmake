@@ -47,6 +47,9 @@ function(deltatrain_test)
   list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} ${ARG_PRIVATE_DEPS} deltatrain_test_support deltatrain_flags
     GTest::gtest GTest::gmock GTest::gtest_main fmt::fmt)
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS fast)  # an empty list would swallow the next property
+  endif()
   gtest_discover_tests(${target} DISCOVERY_TIMEOUT 60 PROPERTIES LABELS "${ARG_LABELS}"
     ENVIRONMENT OMP_WAIT_POLICY=passive  # tests run side by side: waiting threads must not spin
     WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
