@@ -21,8 +21,8 @@ std::optional<int32_t> named_token(const JsonNode& node, const TokenizerModel& m
   return id;
 }
 
-// What tokenizer_config.json says about BOS and EOS takes the place of the post-processor, as it does in
-// transformers 5: a flag that is there counts, and the other is then off unless it is there too.
+// For a tokenizer.model, which has no post-processor: a flag of tokenizer_config.json that is there counts, and the
+// other is then off unless it is there too. Beside a tokenizer.json transformers 5 leaves both flags out of account.
 void apply_flags(const JsonNode& root, TokenizerModel& model) {
   if (!root.has("add_bos_token") && !root.has("add_eos_token")) return;
   std::vector<int32_t> front, behind;
@@ -31,7 +31,7 @@ void apply_flags(const JsonNode& root, TokenizerModel& model) {
   model.set_ids_around(std::move(front), std::move(behind));
 }
 
-void read_configuration(const std::filesystem::path& folder, TokenizerModel& model) {
+void read_configuration(const std::filesystem::path& folder, bool is_json, TokenizerModel& model) {
   NamedTokens found;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::filesystem::path path = folder / name;
@@ -67,7 +67,7 @@ void read_configuration(const std::filesystem::path& folder, TokenizerModel& mod
   if (found.bos) model.named.bos = found.bos;
   if (found.eos) model.named.eos = found.eos;
   if (found.pad) model.named.pad = found.pad;
-  if (const std::filesystem::path path = folder / "tokenizer_config.json"; std::filesystem::exists(path)) {
+  if (const std::filesystem::path path = folder / "tokenizer_config.json"; !is_json && std::filesystem::exists(path)) {
     const std::string where = path.string();
     const nlohmann::json json = parse_json(read_file(path), where);
     apply_flags(JsonNode(json, where, ""), model);
@@ -89,9 +89,13 @@ void guess_named_tokens(TokenizerModel& model) {
   if (!named.eos) named.eos = usual({"<|end_of_text|>", "</s>", "<eos>", "<|endoftext|>"});
 }
 
-TokenizerParts read_any_file(const std::string& bytes, const std::string& where) {
+bool is_json_text(const std::string& bytes) {
   const size_t first = bytes.find_first_not_of(" \t\r\n");
-  if (first != std::string::npos && bytes[first] == '{') return read_tokenizer_json(bytes, where);
+  return first != std::string::npos && bytes[first] == '{';
+}
+
+TokenizerParts read_any_file(const std::string& bytes, const std::string& where) {
+  if (is_json_text(bytes)) return read_tokenizer_json(bytes, where);
   if (is_tiktoken_file(bytes)) return read_tiktoken_file(bytes, where);
   return read_sentencepiece_file(bytes, where);
 }
@@ -114,8 +118,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
       throw FileError(path.string() + ": expected a folder with tokenizer.json or tokenizer.model", ExitCode::kBadInput);
     }
   }
-  auto model = std::make_shared<TokenizerModel>(read_any_file(read_file(file), file.string()));
-  read_configuration(file.parent_path(), *model);
+  const std::string bytes = read_file(file);
+  auto model = std::make_shared<TokenizerModel>(read_any_file(bytes, file.string()));
+  read_configuration(file.parent_path(), is_json_text(bytes), *model);
   guess_named_tokens(*model);
   return Tokenizer(std::move(model));
 }
