@@ -276,7 +276,19 @@ void Trainer::loop() {
   report_save(Saver::Wait::kYes);
 }
 
+// Recipe keys that this loop does not act on are refused, never passed over.
+void refuse_what_is_not_done(const CheckpointConfig& checkpoint) {
+  if (checkpoint.format != CheckpointFormat::kNative) {
+    throw UnsupportedError(error_text("train", "checkpoint.format", "native", "megatron"));
+  }
+  if (checkpoint.hf) {
+    throw UnsupportedError(error_text("train", "checkpoint.hf",
+                                      "false (`convert --format hf` makes the folder)", "true"));
+  }
+}
+
 TrainResult Trainer::run() {
+  refuse_what_is_not_done(recipe_.checkpoint);
   const std::vector<checkpoint::CompanionFile> files = companions();
   open_data();
   const MemoryPlan plan = plan_or_refuse();

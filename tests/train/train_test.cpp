@@ -244,5 +244,12 @@ TEST_F(TrainTest, ResumeNamesABrokenCheckpointAndFallsBackOnRequest) {
   EXPECT_EQ(result.steps, 12);
 }
 
+TEST_F(TrainTest, RefusesCheckpointFormsItDoesNotWrite) {
+  for (const char* setting : {"checkpoint.format=megatron", "checkpoint.hf=true"}) {
+    EXPECT_THROW(run("refused", {setting}), UnsupportedError) << setting;
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "refused")) << setting;
+  }
+}
+
 }  // namespace
 }  // namespace deltatrain::train
