@@ -51,7 +51,7 @@ double f32_tolerance(Quantity quantity) {
 double error_floor(Quantity quantity) {
   // Gradients of gates are sums of many terms that cancel where the state forgets: what is left may
   // be far below the rounding of the terms. Elsewhere only what is zero but for underflow.
-  return quantity == Quantity::kDeltaGate ? 0.3 : 1e-30;
+  return quantity == Quantity::kDeltaGate ? 0.1 : 1e-30;
 }
 
 double tolerance(DType activation_dtype, Quantity quantity) {
