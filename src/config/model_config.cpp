@@ -75,6 +75,10 @@ Problem find_width_problem(const ModelConfig& c) {
 }
 
 Problem find_variant_problem(const ModelConfig& c) {
+  if (!c.use_short_conv) {
+    return ConfigProblem{"use_short_conv",
+                         "true, mixers without short convolutions are not supported", "false"};
+  }
   if (c.family == ModelFamily::kKda && !c.use_gate) {
     return ConfigProblem{"use_gate", "true for model_type kda, whose output gate is fixed",
                          "false"};

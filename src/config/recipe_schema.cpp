@@ -339,7 +339,7 @@ std::vector<RecipeField> model_fields() {
       integer("model.conv_size", 1, 64, DELTATRAIN_FIELD(model.conv_size),
               "Tokens that a short convolution sees."),
       boolean("model.use_short_conv", DELTATRAIN_FIELD(model.use_short_conv),
-              "Short convolutions on queries, keys and values."),
+              "Short convolutions on queries, keys and values; only true is supported."),
       only(is_gdn, boolean("model.use_gate", DELTATRAIN_FIELD(model.use_gate),
                            "Gated DeltaNet: output gate.")),
       boolean("model.allow_neg_eigval", DELTATRAIN_FIELD(model.allow_neg_eigval),

@@ -71,7 +71,6 @@ TEST(HfConfigTest, EveryModelSurvivesTheRoundTrip) {
   variant.pad_token_id = 7;
   ModelConfig plain = test::gdn_1b();
   plain.use_gate = false;
-  plain.use_short_conv = false;
   plain.tie_word_embeddings = false;
   plain.eos_token_id = 3;
   for (const ModelConfig& config : {variant, plain, test::gdn_300m(), test::kda_1b()}) {

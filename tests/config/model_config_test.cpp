@@ -61,9 +61,6 @@ TEST(ModelConfigTest, VariantsChangeTheCountByTheirTensors) {
   c = gdn_300m();
   c.use_gate = false;
   EXPECT_EQ(whole - count_parameters(c), 12 * 512 * 1024);
-  c = gdn_300m();
-  c.use_short_conv = false;
-  EXPECT_EQ(whole - count_parameters(c), 12 * 4 * (256 + 256 + 512));
   c = with_attention(gdn_300m(), mla_300m());
   const int64_t ranked = count_parameters(c);
   c.attn->q_lora_rank.reset();
@@ -128,7 +125,6 @@ TEST(ModelConfigTest, AcceptsThePublishedModelsAndTheirVariants) {
     c.allow_neg_eigval = true;
     c.lower_bound = -5;
     c.safe_gate = true;
-    c.use_short_conv = false;
     c.attn->q_lora_rank.reset();
   };
   EXPECT_EQ(problem_of(variant, with_attention(kda_300m(), mla_300m())), "");
@@ -161,6 +157,9 @@ TEST(ModelConfigTest, RefusesWhatNoModelCanHave) {
 }
 
 TEST(ModelConfigTest, RefusesVariantsOfTheOtherFamilyByName) {
+  EXPECT_EQ(problem_of([](ModelConfig& c) { c.use_short_conv = false; }),
+            "m.yaml: model.use_short_conv: expected true, mixers without short convolutions are not "
+            "supported, got false");
   EXPECT_EQ(problem_of([](ModelConfig& c) { c.use_gate = false; }, kda_300m()),
             "m.yaml: model.use_gate: expected true for model_type kda, whose output gate is fixed, "
             "got false");

@@ -242,7 +242,7 @@ TEST(RecipeReaderTest, RefusesContradictions) {
 
 TEST(RecipeReaderTest, AcceptsEveryVariantOfTheModels) {
   for (const char* text : {"model.allow_neg_eigval=true", "model.lower_bound=-5",
-                           "model.use_short_conv=false", "model.tie_word_embeddings=false"}) {
+                           "model.tie_word_embeddings=false"}) {
     EXPECT_EQ(set(text), "") << text;
   }
   EXPECT_EQ(refusal(minimal(), {"model.lower_bound=-5", "model.safe_gate=true"}), "");
