@@ -31,7 +31,9 @@ ModelFolder::ModelFolder(const std::filesystem::path& path)
   }
   std::error_code ignored;
   if (!std::filesystem::is_directory(path, ignored)) {
-    throw FormatError(error_text(path.string(), "", "a folder with a model", "no such folder"));
+    throw FormatError(
+        error_text(path.string(), "", "a folder with a model",
+                   std::filesystem::exists(path, ignored) ? "a file" : "no such folder"));
   }
   if (!formats::has_safetensors(path)) {
     throw FormatError(error_text(

@@ -230,6 +230,7 @@ Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const P
                {"  batch", size_text(memory.batch)},
                {device.kind == DeviceKind::kCuda ? "  checkpoint, host" : "  checkpoint copy",
                 size_text(memory.checkpoint_copy)}};
+  if (device.kind != DeviceKind::kCuda) rows.push_back({"  program", size_text(memory.program)});
   std::string verdict = size_text(device.memory_bytes) + " (" + device.name + "): ";
   if (total <= device.memory_bytes) {
     verdict += "fits";
@@ -284,6 +285,7 @@ void plan(const RecipeOptions& options, Environment& environment) {
                               {"scratch", memory.scratch},
                               {"batch", memory.batch},
                               {"checkpoint_copy", memory.checkpoint_copy},
+                              {"program", memory.program},
                               {"total", memory.total(device.kind != DeviceKind::kCuda)}};
     }
     fmt::print("{}\n", root.dump(2));

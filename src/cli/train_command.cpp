@@ -64,11 +64,11 @@ void run(const Options& options, Environment& environment) {
     environment.reporter.warning("recipe", warning);
   DeviceOptions device_options = options.device;
   if (device_options.precision.empty() && device_options.device != "reference") {
-    device_options.precision = resolved.recipe.train.precision == Precision::kBf16 ? "bf16" : "f32";
-  }
-  if (device_options.device == "cpu" && device_options.precision == "bf16") {
-    environment.reporter.warning("train", "train.precision bf16: the cpu computes in f32");
-    device_options.precision = "f32";
+    const bool is_bf16 = resolved.recipe.train.precision == Precision::kBf16;
+    const bool on_cpu = device_options.device == "cpu";
+    if (is_bf16 && on_cpu)
+      environment.reporter.warning("train", "train.precision bf16: the cpu computes in f32");
+    device_options.precision = is_bf16 && !on_cpu ? "bf16" : "f32";
   }
   DeviceChoice device(device_options);
   const train::TrainOptions train_options{
@@ -79,7 +79,10 @@ void run(const Options& options, Environment& environment) {
       .algorithms = {}};
   const train::TrainResult result = train::train(device.context(), device.planning_context(),
                                                  resolved, train_options, environment.reporter);
-  std::printf("%lld steps, last loss %.4f", static_cast<long long>(result.steps), result.last_loss);
+  std::printf("%lld steps", static_cast<long long>(result.steps));
+  if (result.last_loss) std::printf(", last loss %.4f", *result.last_loss);
+  if (result.skipped_steps > 0)
+    std::printf(", %lld left out", static_cast<long long>(result.skipped_steps));
   if (result.validation_loss) std::printf(", validation loss %.4f", *result.validation_loss);
   std::printf("\n");
   if (result.stopped_by_signal != 0) environment.exit_code = 128 + result.stopped_by_signal;

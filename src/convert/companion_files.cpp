@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "config/hf_config.h"
+#include "text/tokenizer.h"
 
 namespace deltatrain::convert {
 
@@ -17,10 +18,7 @@ constexpr const char* kTokenizerName = "tokenizer.json";
 constexpr const char* kTokenizerConfigName = "tokenizer_config.json";
 constexpr const char* kGenerationName = "generation_config.json";
 
-constexpr const char* kTokenizerFiles[] = {
-    kTokenizerName,      kTokenizerConfigName, "special_tokens_map.json",
-    "added_tokens.json", "tokenizer.model",    "vocab.json",
-    "merges.txt",        "chat_template.jinja"};
+constexpr const char* kChatTemplateName = "chat_template.jinja";
 
 bool is_file(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -67,12 +65,10 @@ std::string make_tokenizer_config(const std::string& tokenizer_text, const std::
 std::vector<checkpoint::CompanionFile> tokenizer_files(const std::filesystem::path& path,
                                                        const ModelConfig& config) {
   std::vector<checkpoint::CompanionFile> files;
-  if (is_file(path)) {
-    files.push_back({kTokenizerName, read_file(path, kMaxFileBytes)});
-  } else {
-    for (const char* name : kTokenizerFiles) {
-      if (is_file(path / name)) files.push_back({name, read_file(path / name, kMaxFileBytes)});
-    }
+  for (text::TokenizerFile& file : text::read_tokenizer_files(path))
+    files.push_back({std::move(file.name), std::move(file.content)});
+  if (is_file(path / kChatTemplateName)) {
+    files.push_back({kChatTemplateName, read_file(path / kChatTemplateName, kMaxFileBytes)});
   }
   const auto has = [&files](const char* name) {
     for (const auto& file : files) {

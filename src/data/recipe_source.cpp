@@ -1,8 +1,14 @@
 #include "data/recipe_source.h"
 
+#include "base/error.h"
+
 namespace deltatrain::data {
 
 SourceOptions training_source(const Recipe& recipe, int64_t num_ranks) {
+  if (recipe.data.train.empty()) {
+    throw ConfigError(error_text("recipe", "data.train",
+                                 "the prefix of token files, in the file or by --set", "nothing"));
+  }
   SourceOptions options;
   options.prefix = recipe.data.train;
   options.order = recipe.data.order;

@@ -8,6 +8,7 @@
 
 namespace deltatrain::data {
 
+// ConfigError where data.train is not given.
 SourceOptions training_source(const Recipe& recipe, int64_t num_ranks);
 
 // Validation data is read in its own order: data.valid, or the second share of data.split; several

@@ -12,6 +12,8 @@ using layers::Pass;
 
 namespace {
 
+constexpr int64_t kProgramBytes = int64_t{36} << 20;  // MemoryPlan::program
+
 Context with_arena(const Context& context, Arena* arena) {
   Context copy = context;
   copy.arena = arena;
@@ -79,6 +81,7 @@ MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig
     step.update(0, 1);
     plan.optimizer = step.optimizer_->num_bytes();
     plan.checkpoint_copy = 3 * step.parameters_.flat_master().num_bytes();
+    plan.program = kProgramBytes;
   }
   if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) {
     step.evaluate(batch);

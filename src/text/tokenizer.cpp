@@ -223,4 +223,28 @@ std::span<const std::string_view> tokenizer_file_names() {
   return kNames;
 }
 
+std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  std::vector<TokenizerFile> files;
+  if (!is_folder) {
+    std::string content = read_file(path);
+    const char* name = is_json_text(content) ? "tokenizer.json" : "tokenizer.model";
+    files.push_back({name, std::move(content)});
+  }
+  const std::filesystem::path folder = is_folder ? path : path.parent_path();
+  for (const std::string_view name : tokenizer_file_names()) {
+    const bool names_tokens = name == "tokenizer_config.json" || name == "special_tokens_map.json";
+    if ((is_folder || names_tokens) && std::filesystem::is_regular_file(folder / name, ignored))
+      files.push_back({std::string(name), read_file(folder / name)});
+  }
+  return files;
+}
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::is_regular_file(folder / "tokenizer.json", ignored) ||
+         std::filesystem::is_regular_file(folder / "tokenizer.model", ignored);
+}
+
 }  // namespace deltatrain::text

@@ -100,4 +100,17 @@ class StreamDecoder {
 // Names of the files that make up a tokenizer in a Hugging Face folder, for those who copy one.
 std::span<const std::string_view> tokenizer_file_names();
 
+struct TokenizerFile {
+  std::string name;  // in the folder to which it is copied
+  std::string content;
+};
+
+// The files of the tokenizer at `path`, a folder or a file, for a copy that load() finds in another folder. A file
+// gets the name that its content calls for, tokenizer.json or tokenizer.model, and comes with the files beside it
+// that name its tokens. Empty for a folder without a tokenizer. Throws FileError.
+std::vector<TokenizerFile> read_tokenizer_files(const std::filesystem::path& path);
+
+// Whether load() finds a tokenizer's file in this folder.
+bool has_tokenizer(const std::filesystem::path& folder);
+
 }  // namespace deltatrain::text

@@ -31,7 +31,10 @@ void check_folder(const std::filesystem::path& path, RunFolder::Mode mode) {
   if (mode == RunFolder::Mode::kResume) {
     if (!std::filesystem::is_directory(path / "checkpoints", error)) {
       throw ConfigError(
-          error_text(path.string(), "--resume", "the folder of a run with checkpoints/", "none"));
+          error_text(path.string(), "--resume", "the folder of a run with checkpoints/",
+                     std::filesystem::exists(path / "metrics.jsonl", error)
+                         ? "one that ended before its first; start anew in another folder"
+                         : "none"));
     }
     return;
   }
@@ -50,7 +53,7 @@ void check_folder(const std::filesystem::path& path, RunFolder::Mode mode) {
 RunFolder::RunFolder(const std::filesystem::path& path, Mode mode) : path_(path) {
   check_folder(path, mode);
   std::error_code error;
-  std::filesystem::create_directories(path, error);
+  made_ = std::filesystem::create_directories(path, error);
   if (error) {
     throw FileError(path.string() + ": cannot be created: " + error.message(),
                     ExitCode::kEnvironment);
@@ -103,7 +106,7 @@ void RunFolder::discard() {
   for (const char* name : {"recipe.yaml", "metrics.jsonl", "log.txt", ".lock"}) {
     std::filesystem::remove(path_ / name, ignored);
   }
-  std::filesystem::remove(path_, ignored);  // only if it is empty
+  if (made_) std::filesystem::remove(path_, ignored);  // only if it is empty
 }
 
 }  // namespace deltatrain::train

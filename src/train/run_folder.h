@@ -35,13 +35,14 @@ class RunFolder {
   void write_recipe(const std::string& yaml);
   void write_verdict(int rank, const std::string& json);
 
-  // Takes back a new folder in which nothing has happened yet.
+  // Takes back a new folder in which nothing has happened yet; one that was there stays, empty.
   void discard();
 
  private:
   void append(std::FILE* file, const char* name, const std::string& line);
 
   std::filesystem::path path_;
+  bool made_ = false;  // the folder itself
   int lock_ = -1;
   std::FILE* metrics_ = nullptr;
   std::FILE* log_ = nullptr;

@@ -24,8 +24,11 @@ Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); 
 
 }  // namespace
 
-std::string gib_text(int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (int64_t{1} << 30));
+std::string size_text(int64_t bytes) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
+  const auto size = static_cast<double>(bytes);
+  return bytes < kGiB ? fmt::format("{:.1f} MiB", size / kMiB)
+                      : fmt::format("{:.2f} GiB", size / kGiB);
 }
 
 RunLog::RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter)
@@ -40,12 +43,12 @@ void RunLog::begin(const ResolvedRecipe& resolved, const std::string& command,
   reporter_.message("train", fmt::format("{:.1f} M parameters on {}",
                                          static_cast<double>(num_parameters) * 1e-6, device));
   reporter_.message(
-      "train",
-      fmt::format("memory: {} (weights {}, gradients {}, optimizer {}, activations {}, "
-                  "scratch {}, copy of a checkpoint on the host {})",
-                  gib_text(total_bytes), gib_text(plan.parameters), gib_text(plan.gradients),
-                  gib_text(plan.optimizer), gib_text(plan.saved_activations),
-                  gib_text(plan.scratch), gib_text(plan.checkpoint_copy)));
+      "train", fmt::format("memory: {} (weights {}, gradients {}, optimizer {}, activations {}, "
+                           "scratch {}; on the host a checkpoint's copy {}, the program {})",
+                           size_text(total_bytes), size_text(plan.parameters),
+                           size_text(plan.gradients), size_text(plan.optimizer),
+                           size_text(plan.saved_activations), size_text(plan.scratch),
+                           size_text(plan.checkpoint_copy), size_text(plan.program)));
   folder_.add_metrics(Json{{"kind", "run"},
                            {"time", unix_seconds()},
                            {"command", command},
@@ -144,7 +147,7 @@ void RunLog::saved(const checkpoint::SaveReport& report, double stall_seconds) {
   reporter_.message(
       "checkpoint",
       fmt::format("{}: {} written in {:.2f} s, training waited {:.2f} s", report.folder.string(),
-                  gib_text(report.bytes), report.seconds, stall_seconds));
+                  size_text(report.bytes), report.seconds, stall_seconds));
 }
 
 void RunLog::end(int64_t step, const std::string& verdict) {

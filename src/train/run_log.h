@@ -51,6 +51,6 @@ class RunLog {
   Interval interval_;
 };
 
-std::string gib_text(int64_t bytes);  // "1.25 GiB"
+std::string size_text(int64_t bytes);  // "1.25 GiB", "3.5 MiB"
 
 }  // namespace deltatrain::train

@@ -19,6 +19,7 @@
 #include "model/initialization.h"
 #include "model/training_step.h"
 #include "model/weights.h"
+#include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "text/tokenizer.h"
 #include "train/run_folder.h"
@@ -55,6 +56,7 @@ class Trainer {
   bool on_host() const { return context_.device->kind() != DeviceKind::kCuda; }
   MemoryPlan plan_or_refuse() const;
   std::vector<checkpoint::CompanionFile> companions() const;
+  void tell_decay_groups() const;
   void start();
   void resume();
   void loop();
@@ -121,7 +123,7 @@ MemoryPlan Trainer::plan_or_refuse() const {
       fits > 0 ? fmt::format("train.micro_batch_size {} or less", fits) : "a smaller model";
   throw DeviceError(error_text(
       "memory", fmt::format("train.micro_batch_size {}", wanted), remedy,
-      fmt::format("{} needed, {} free", gib_text(plan.total(on_host())), gib_text(free_bytes))));
+      fmt::format("{} needed, {} free", size_text(plan.total(on_host())), size_text(free_bytes))));
 }
 
 std::vector<checkpoint::CompanionFile> Trainer::companions() const {
@@ -129,16 +131,37 @@ std::vector<checkpoint::CompanionFile> Trainer::companions() const {
       {"config.json", model_config_to_hf(recipe_.model, DType::kF32)},
       {"recipe.yaml", resolved_.to_yaml()}};
   if (recipe_.data.tokenizer.empty()) return files;
-  const std::filesystem::path tokenizer = recipe_.data.tokenizer;
-  if (!std::filesystem::is_directory(tokenizer)) {
-    files.push_back({tokenizer.filename().string(), read_file(tokenizer)});
-    return files;
+  // Loaded once, so that a broken or foreign one is refused now and not when the model is used.
+  const int64_t vocab_size = text::Tokenizer::load(recipe_.data.tokenizer).vocab_size();
+  if (vocab_size > recipe_.model.vocab_size) {
+    throw ConfigError(
+        error_text(recipe_.data.tokenizer, "vocabulary",
+                   fmt::format("at most model.vocab_size ({})", recipe_.model.vocab_size),
+                   std::to_string(vocab_size)));
   }
-  for (const std::string_view name : text::tokenizer_file_names()) {
-    const std::filesystem::path path = tokenizer / name;
-    if (std::filesystem::exists(path)) files.push_back({std::string(name), read_file(path)});
-  }
+  for (text::TokenizerFile& file : text::read_tokenizer_files(recipe_.data.tokenizer))
+    files.push_back({std::move(file.name), std::move(file.content)});
   return files;
+}
+
+// Which parameters decay is easily got wrong and never seen in a loss: so it is said.
+void Trainer::tell_decay_groups() const {
+  struct Group {
+    int64_t tensors = 0, parameters = 0;
+  };
+  Group decaying, others;
+  for (const layers::ParameterInfo& info : step_->parameters().infos()) {
+    const bool decays = optim::has_weight_decay(
+        info.name, info.checkpoint_shape, recipe_.optimizer.decay_groups, recipe_.model.family);
+    Group& group = decays ? decaying : others;
+    ++group.tensors;
+    group.parameters += info.num_elements();
+  }
+  reporter_.message(
+      "train", fmt::format("weight decay {}: {} tensors of {} parameters decay, {} tensors of {} "
+                           "do not",
+                           recipe_.optimizer.weight_decay, decaying.tensors, decaying.parameters,
+                           others.tensors, others.parameters));
 }
 
 void Trainer::start() {
@@ -183,6 +206,11 @@ void Trainer::resume() {
   completed_ = Json::parse(counter->second).get<int64_t>();
   loader_->seek(state.consumed_samples);
   log_->resumed(iteration_, state.consumed_samples, from.string());
+  if (iteration_ >= recipe_.train.train_iters) {
+    reporter_.message("train", fmt::format("nothing to do: train.train_iters is {}, and step {} is "
+                                           "done",
+                                           recipe_.train.train_iters, iteration_));
+  }
 }
 
 void Trainer::one_step() {
@@ -203,6 +231,8 @@ void Trainer::one_step() {
   if (finite) {
     ++completed_;
     result_.last_loss = loss;
+  } else {
+    ++result_.skipped_steps;
   }
   log_->step({.step = iteration_,
               .consumed_samples = loader_->consumed_samples(),
@@ -295,25 +325,28 @@ TrainResult Trainer::run() {
   folder_ = std::make_unique<RunFolder>(
       options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
   log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
-  step_ = std::make_unique<TrainingStep>(context_, recipe_.model, recipe_.optimizer,
-                                         batch_shape(recipe_.train.micro_batch_size), plan.arena());
-  saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
-  log_->begin(resolved_, options_.command, context_.device->description(),
-              step_->parameters().num_parameters(), plan, plan.total(on_host()));
-  if (options_.resume) {
-    resume();
-  } else {
-    start();
-  }
-  folder_->write_recipe(resolved_.to_yaml());
   try {
+    step_ =
+        std::make_unique<TrainingStep>(context_, recipe_.model, recipe_.optimizer,
+                                       batch_shape(recipe_.train.micro_batch_size), plan.arena());
+    saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
+    log_->begin(resolved_, options_.command, context_.device->description(),
+                step_->parameters().num_parameters(), plan, plan.total(on_host()));
+    tell_decay_groups();
+    if (options_.resume) {
+      resume();
+    } else {
+      start();
+    }
+    folder_->write_recipe(resolved_.to_yaml());
     loop();
   } catch (const NumericError&) {
     report_save(Saver::Wait::kYes);
     log_->end(iteration_, "not finite");
     throw;
-  } catch (const Error&) {
-    // What fails before the first step, such as a token past the vocabulary, leaves nothing behind.
+  } catch (...) {
+    // What fails before the first step, such as a token past the vocabulary or weights of another
+    // model, leaves nothing behind.
     if (iteration_ == 0 && !options_.resume) folder_->discard();
     throw;
   }

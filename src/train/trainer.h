@@ -23,8 +23,9 @@ struct TrainOptions {
 };
 
 struct TrainResult {
-  int64_t steps = 0;  // done in all, earlier runs included
-  double last_loss = 0;
+  int64_t steps = 0;                // done in all, earlier runs included
+  int64_t skipped_steps = 0;        // left out now, because their loss or gradient was not finite
+  std::optional<double> last_loss;  // of the last step done now that changed the weights
   std::optional<double> validation_loss;
   int stopped_by_signal = 0;
 };

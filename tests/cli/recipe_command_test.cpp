@@ -91,6 +91,7 @@ TEST(RecipeCommandTest, PlanCountsBeforeAnythingRuns) {
   EXPECT_THAT(result.out, HasSubstr("  parameters          5.53 MiB\n"));
   EXPECT_THAT(result.out, HasSubstr("  gradients           5.53 MiB\n"));
   EXPECT_THAT(result.out, HasSubstr("  optimizer state     11.0"));
+  EXPECT_THAT(result.out, HasSubstr("  program             36.00 MiB\n"));
   EXPECT_THAT(result.out, HasSubstr("(cpu): fits\n"));
   result = run_program("recipe plan recipes/gdn/gdn_300m.yaml --device 24GiB --json");
   EXPECT_THAT(result.out, HasSubstr("\"device_memory_bytes\": 25769803776"));

@@ -323,8 +323,15 @@ TEST(ConvertCompanionsTest, CopiesTheTokenizerAndNamesItsSpecialTokens) {
   options.tokenizer = folder / "in/tokenizer.json";
   convert_model(golden, options, silent_reporter());
   EXPECT_EQ(read_file(folder / "other/tokenizer.json"), tokenizer);
+  // Of another name, but found by it.
+  std::filesystem::rename(folder / "in/tokenizer.json", folder / "words.json");
+  options.to = folder / "renamed";
+  options.tokenizer = folder / "words.json";
+  convert_model(golden, options, silent_reporter());
+  EXPECT_EQ(read_file(folder / "renamed/tokenizer.json"), tokenizer);
   options.to = folder / "none";
   options.tokenizer = folder / "empty";
+  std::filesystem::create_directory(*options.tokenizer);
   EXPECT_THAT(
       message_of(ExitCode::kBadInput, [&] { convert_model(golden, options, silent_reporter()); }),
       HasSubstr("expected a tokenizer's files, got none"));

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -14,9 +16,11 @@
 #include "backend/registry.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/reporter.h"
 #include "checkpoint/checkpoint.h"
 #include "formats/indexed_dataset.h"
 #include "support/test_files.h"
+#include "text/tokenizer.h"
 
 namespace deltatrain::train {
 namespace {
@@ -93,7 +97,7 @@ train:
                   .command = "test",
                   .stop_signal = std::move(stop),
                   .algorithms = {}},
-                 silent_reporter());
+                 reporter_);
   }
 
   // One field of all lines of a kind, in order.
@@ -115,6 +119,17 @@ train:
     return read_file(path / "model.safetensors") + read_file(path / "optimizer.safetensors");
   }
 
+  // Keeps what people are told.
+  class Notes final : public Reporter {
+   public:
+    void message(std::string_view, const std::string& text) override { lines.push_back(text); }
+    void warning(std::string_view, const std::string& text) override { lines.push_back(text); }
+    void progress(std::string_view, int64_t, int64_t, std::string_view, std::string_view) override {
+    }
+    std::vector<std::string> lines;
+  };
+
+  Notes reporter_;
   test::TemporaryFolder folder_;
 };
 
@@ -215,6 +230,7 @@ TEST_F(TrainTest, SkipsNonFiniteStepsOnRequest) {
   for (const double norm : metric("skip", "step", "grad_norm"))
     skipped += std::isfinite(norm) ? 0 : 1;
   EXPECT_GT(skipped, 0);
+  EXPECT_EQ(result.skipped_steps, skipped);
 }
 
 TEST_F(TrainTest, RefusesAFolderWithFilesInIt) {
@@ -242,6 +258,118 @@ TEST_F(TrainTest, ResumeNamesABrokenCheckpointAndFallsBackOnRequest) {
   const TrainResult result =
       run("broken", {"train.train_iters=12", "checkpoint.fallback=true"}, true);
   EXPECT_EQ(result.steps, 12);
+}
+
+TEST_F(TrainTest, TellsWhichParametersDecay) {
+  run("told", {"train.train_iters=3"});
+  // Of each block A_log and dt_bias (2 value heads each) and the norms of the mixer's output (16),
+  // the mixer and the MLP (64 each) do not decay, nor does the final norm (64).
+  const std::string line = "11 tensors of 360 do not";
+  EXPECT_TRUE(std::any_of(reporter_.lines.begin(), reporter_.lines.end(),
+                          [&](const std::string& text) { return text.ends_with(line); }));
+}
+
+// The message of the ConfigError that the run must end with.
+std::string refusal(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no ConfigError";
+  return "";
+}
+
+TEST_F(TrainTest, RefusesARecipeWithoutTrainingDataByName) {
+  EXPECT_EQ(refusal([&] { run("nothing", {"data.train="}); }),
+            "recipe: data.train: expected the prefix of token files, in the file or by --set, got "
+            "nothing");
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "nothing"));
+}
+
+TEST_F(TrainTest, WhatFailsBeforeTheFirstStepLeavesNothingBehind) {
+  run("other", {"train.train_iters=3"});
+  const std::vector<std::string> wrong = {"checkpoint.init_from=" + (folder_ / "other").string(),
+                                          "model.hidden_size=32"};
+  EXPECT_THROW(run("new", wrong), FormatError);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
+  // An empty folder that was there stays, empty: the next run can have it.
+  std::filesystem::create_directories(folder_ / "there");
+  EXPECT_THROW(run("there", wrong), FormatError);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ / "there"));
+  EXPECT_EQ(run("there", {"train.train_iters=3"}).steps, 3);
+}
+
+// A byte-level tokenizer of the 256 bytes and two special tokens: ids 0 to 257.
+void write_byte_tokenizer(const std::filesystem::path& path) {
+  nlohmann::json vocab;
+  int id = 0;
+  const auto add = [&](const std::string& token) { vocab[token] = id++; };
+  add("<s>");
+  add("</s>");
+  // The printable form of GPT-2's byte table: bytes without a glyph are moved to U+0100 and on.
+  int moved = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable =
+        (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const int code = printable ? byte : 256 + moved++;
+    add(code < 128 ? std::string(1, static_cast<char>(code))
+                   : std::string{static_cast<char>(0xc0 | (code >> 6)),
+                                 static_cast<char>(0x80 | (code & 0x3f))});
+  }
+  const nlohmann::json special = {{"single_word", false},
+                                  {"lstrip", false},
+                                  {"rstrip", false},
+                                  {"normalized", false},
+                                  {"special", true}};
+  nlohmann::json bos = special, eos = special;
+  bos["id"] = 0;
+  bos["content"] = "<s>";
+  eos["id"] = 1;
+  eos["content"] = "</s>";
+  const nlohmann::json byte_level = {{"type", "ByteLevel"},
+                                     {"add_prefix_space", false},
+                                     {"trim_offsets", true},
+                                     {"use_regex", true}};
+  std::ofstream(path) << nlohmann::json{
+      {"version", "1.0"},
+      {"added_tokens", {bos, eos}},
+      {"pre_tokenizer", byte_level},
+      {"decoder", byte_level},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", nlohmann::json::array()}}}};
+}
+
+TEST_F(TrainTest, ATokenizerFileIsKeptUnderTheNameThatIsLookedFor) {
+  const auto file = folder_ / "my-words.json";
+  write_byte_tokenizer(file);
+  run("named", {"train.train_iters=3", "model.vocab_size=300", "data.tokenizer=" + file.string()});
+  const auto checkpoint = checkpoint::checkpoint_path(folder_ / "named/checkpoints", 3);
+  EXPECT_EQ(read_file(checkpoint / "tokenizer.json"), read_file(file));
+  EXPECT_EQ(text::Tokenizer::load(checkpoint).encode("a", text::AddSpecialTokens::kNo),
+            text::Tokenizer::load(file).encode("a", text::AddSpecialTokens::kNo));
+}
+
+TEST_F(TrainTest, ATokenizerThatCannotServeTheModelIsRefusedBeforeTraining) {
+  const auto file = folder_ / "tokenizer.json";
+  write_byte_tokenizer(file);
+  EXPECT_EQ(refusal([&] { run("small", {"data.tokenizer=" + file.string()}); }),
+            file.string() + ": vocabulary: expected at most model.vocab_size (61), got 258");
+  std::ofstream(file) << "no tokenizer";
+  EXPECT_THROW(run("broken", {"data.tokenizer=" + file.string()}), Error);
+  std::filesystem::create_directories(folder_ / "none");
+  EXPECT_THROW(run("none-in-it", {"data.tokenizer=" + (folder_ / "none").string()}), FileError);
+  for (const char* name : {"small", "broken", "none-in-it"})
+    EXPECT_FALSE(std::filesystem::exists(folder_ / name)) << name;
+}
+
+TEST_F(TrainTest, ResumingAFinishedRunTrainsNothingAndNamesNoLoss) {
+  const TrainResult first = run("done", {"train.train_iters=3"});
+  ASSERT_TRUE(first.last_loss.has_value());
+  EXPECT_EQ(*first.last_loss, metric("done", "step", "loss").back());
+  const TrainResult again = run("done", {"train.train_iters=3"}, true);
+  EXPECT_EQ(again.steps, 3);
+  EXPECT_FALSE(again.last_loss.has_value());
+  EXPECT_EQ(metric("done", "step", "loss").size(), 3U);
 }
 
 TEST_F(TrainTest, RefusesCheckpointFormsItDoesNotWrite) {
