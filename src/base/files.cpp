@@ -35,7 +35,9 @@ std::pair<int, size_t> open_for_reading(const std::filesystem::path& path) {
   }
   if (!S_ISREG(info.st_mode)) {
     ::close(fd);
-    throw FileError(path.string() + ": expected a regular file", ExitCode::kBadInput);
+    throw FileError(error_text(path.string(), "", "a regular file",
+                               S_ISDIR(info.st_mode) ? "a folder" : "a device, a pipe or the like"),
+                    ExitCode::kBadInput);
   }
   return {fd, static_cast<size_t>(info.st_size)};
 }
@@ -108,7 +110,7 @@ AtomicFileWriter::AtomicFileWriter(std::filesystem::path path) : path_(std::move
   temporary_ = path_;
   temporary_ += ".tmp-" + std::to_string(::getpid());
   fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_write_error(temporary_, "cannot be created");
+  if (fd_ < 0) throw_write_error(path_, "cannot be created");
 }
 
 AtomicFileWriter::~AtomicFileWriter() {

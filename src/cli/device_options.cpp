@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "base/error.h"
+#include "cli/validators.h"
 
 namespace deltatrain::cli {
 
@@ -32,6 +33,7 @@ void DeviceOptions::add_to(CLI::App& command) {
   command.add_option("--precision", precision,
                      "f32 or bf16 (cuda), f64 (reference); default: f32 on cpu, bf16 on cuda");
   command.add_option("--threads", threads, "Threads of the cpu device; 0: all cores")
+      ->check(whole_number(0, 4096))
       ->capture_default_str();
   command.add_flag("!--no-gemm-search", gemm_search,
                    "cuda: take a fixed choice of product algorithms");

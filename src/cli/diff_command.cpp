@@ -31,13 +31,16 @@ void add_diff_command(CLI::App& app, Environment& environment) {
   command
       ->add_option("--tolerance", options->tolerance,
                    "Largest relative error of a tensor that passes")
-      ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   command->add_flag("--json", options->json, "Print the report as JSON");
   command->footer(
       "Exit code 4 when a tensor is missing, extra, mis-shaped or past the tolerance.\n"
       "Example: deltatrain diff dump.safetensors expected.safetensors --tolerance 1e-5");
   command->callback([options, &environment] {
+    if (!(options->tolerance >= 0)) {
+      throw ConfigError(
+          error_text("", "--tolerance", "a number >= 0", fmt::format("{}", options->tolerance)));
+    }
     const convert::DiffReport report =
         convert::diff_tensors(options->a, options->b, options->tolerance, environment.reporter);
     const std::string text = options->json ? convert::to_json(report) : convert::to_text(report);

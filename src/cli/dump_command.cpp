@@ -8,6 +8,7 @@
 #include "cli/device_options.h"
 #include "config/recipe_reader.h"
 #include "data/loader.h"
+#include "data/recipe_source.h"
 #include "verify/dump.h"
 
 namespace deltatrain::cli {
@@ -29,19 +30,13 @@ verify::TokenMatrix batch_of_step(const Options& options) {
         "", "--step", "1 to train.train_iters " + std::to_string(recipe.train.train_iters),
         std::to_string(options.step)));
   }
-  data::BatchLoader loader(data::open_sample_source({.prefix = recipe.data.train,
-                                                     .order = recipe.data.order,
-                                                     .seq_length = recipe.train.seq_length,
-                                                     .num_samples = recipe.train.train_iters *
-                                                                    recipe.train.global_batch_size,
-                                                     .seed = recipe.train.seed,
-                                                     .vocab_size = recipe.model.vocab_size}),
+  data::BatchLoader loader(data::open_sample_source(data::training_source(recipe, 1)),
                            {.micro_batch_size = recipe.train.global_batch_size,
                             .global_batch_size = recipe.train.global_batch_size});
   loader.seek((options.step - 1) * recipe.train.global_batch_size);
   const data::MicroBatch& batch = loader.next_step().micro_batches.front();
   return {recipe.train.global_batch_size, recipe.train.seq_length, batch.input_ids_R,
-          batch.labels_R};
+          batch.labels_R, batch.sequence_offsets};
 }
 
 verify::TokenMatrix tokens_of(const Options& options) {

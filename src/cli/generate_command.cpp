@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -12,9 +13,11 @@
 #include "checkpoint/model_folder.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
+#include "cli/validators.h"
 #include "decode/generate.h"
 #include "model/weights.h"
 #include "text/tokenizer.h"
+#include "text/utf8.h"
 
 namespace deltatrain::cli {
 
@@ -37,15 +40,10 @@ void check(const Options& options) {
   const auto refuse = [](const char* name, const char* expected, const std::string& got) {
     throw ConfigError(error_text("", name, expected, got));
   };
-  if (!(options.temperature >= 0))
+  if (!(options.temperature >= 0) || std::isinf(options.temperature))
     refuse("--temperature", "a number >= 0", std::to_string(options.temperature));
   if (!(options.top_p > 0 && options.top_p <= 1))
     refuse("--top-p", "a number in (0, 1]", std::to_string(options.top_p));
-  if (options.top_k < 0) refuse("--top-k", "a whole number >= 0", std::to_string(options.top_k));
-  if (options.max_new_tokens < 0)
-    refuse("--max-new-tokens", "a whole number >= 0", std::to_string(options.max_new_tokens));
-  if (options.samples < 1)
-    refuse("--samples", "a whole number >= 1", std::to_string(options.samples));
 }
 
 void run(const Options& options, Environment& environment) {
@@ -56,6 +54,12 @@ void run(const Options& options, Environment& environment) {
       options.tokenizer.empty() ? folder.folder() : std::filesystem::path(options.tokenizer));
   const std::string prompt_text =
       options.prompt_file.empty() ? options.prompt : read_file(options.prompt_file, 1 << 26);
+  if (const size_t at = text::find_ill_formed_utf8(prompt_text); at != std::string::npos) {
+    throw FormatError(
+        error_text(options.prompt_file.empty() ? "--prompt" : options.prompt_file,
+                   "byte " + std::to_string(at), "UTF-8",
+                   "byte value " + std::to_string(static_cast<unsigned char>(prompt_text[at]))));
+  }
   std::vector<int32_t> prompt = tokenizer.encode(
       prompt_text, options.no_bos ? text::AddSpecialTokens::kNo : text::AddSpecialTokens::kYes);
   if (prompt.empty()) {
@@ -124,16 +128,21 @@ void add_generate_command(CLI::App& app, Environment& environment) {
   command->add_option("--prompt-file", options->prompt_file, "File with the prompt")
       ->excludes("--prompt");
   command->add_option("--max-new-tokens", options->max_new_tokens, "Tokens to add at most")
+      ->check(whole_number(0, int64_t{1} << 30))
       ->capture_default_str();
   command->add_option("--temperature", options->temperature, "0: greedy")->capture_default_str();
   command->add_option("--top-k", options->top_k, "Among the k most likely; 0: all")
+      ->check(whole_number(0))
       ->capture_default_str();
   command
       ->add_option("--top-p", options->top_p, "Among the most likely that reach this probability")
       ->capture_default_str();
   command->add_option("--seed", options->seed, "Of the sampling; sample i uses seed + i")
+      ->check(whole_number(0))
       ->capture_default_str();
-  command->add_option("--samples", options->samples, "Texts to make")->capture_default_str();
+  command->add_option("--samples", options->samples, "Texts to make")
+      ->check(whole_number(1))
+      ->capture_default_str();
   command->add_flag("--ignore-eos", options->ignore_eos, "Go on after the end-of-text token");
   command->add_flag("--no-bos", options->no_bos,
                     "Do not put the tokenizer's special tokens around the prompt");

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "config/recipe_reader.h"
 #include "convert/convert.h"
 #include "convert/initial_weights.h"
@@ -56,6 +57,7 @@ void add_init_command(CLI::App& app, Environment& environment) {
       ->check(CLI::IsMember({"fla", "megatron"}))
       ->capture_default_str();
   command->add_option("--seed", arguments->seed, "Seed, as torch.manual_seed takes it")
+      ->check(whole_number(0))
       ->capture_default_str();
   command->add_option("--format", arguments->format, "native or hf")
       ->check(CLI::IsMember({"native", "hf"}))
@@ -67,7 +69,7 @@ void add_init_command(CLI::App& app, Environment& environment) {
       ->required();
   command->add_flag("--json", arguments->json, "Print the report as JSON");
   command->footer(
-      "Example: deltatrain init --recipe recipes/gdn/300m.yaml --like fla --seed 42 --out "
+      "Example: deltatrain init --recipe recipes/gdn/gdn_300m.yaml --like fla --seed 42 --out "
       "init/gdn");
   command->callback([arguments, &environment] { run_init(*arguments, environment); });
 }

@@ -1,9 +1,17 @@
 // deltatrain: one program from raw text to a trained, exported and verified language model.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <filesystem>
+#include <functional>
 #include <new>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands.h"
@@ -11,9 +19,56 @@
 
 namespace {
 
+// One line, whatever names and values of the user's are in it.
+std::string on_one_line(const std::string& message) {
+  std::string line;
+  for (const char c : message) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte != 0x7f) {
+      line += c;
+    } else {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\x%02x", byte);
+      line += c == '\n' ? "\\n" : escaped;
+    }
+  }
+  return line;
+}
+
 int fail(const std::string& message, deltatrain::ExitCode code) {
-  std::fprintf(stderr, "deltatrain: %s\n", message.c_str());
+  std::fprintf(stderr, "deltatrain: %s\n", on_one_line(message).c_str());
   return static_cast<int>(code);
+}
+
+// What the standard library says of a path that cannot be looked at: the name's fault, or the
+// disk's.
+deltatrain::ExitCode code_of(const std::filesystem::filesystem_error& error) {
+  const std::error_condition condition = error.code().default_error_condition();
+  for (const std::errc of_the_name :
+       {std::errc::filename_too_long, std::errc::no_such_file_or_directory,
+        std::errc::not_a_directory, std::errc::permission_denied,
+        std::errc::too_many_symbolic_link_levels}) {
+    if (condition == of_the_name) return deltatrain::ExitCode::kBadInput;
+  }
+  return deltatrain::ExitCode::kEnvironment;
+}
+
+// CLI11 would say that a command is missing.
+void refuse_unknown_command(const CLI::App& app, int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "-";
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(std::function<bool(const CLI::App*)>()))
+    names.push_back(command->get_name());
+  if (name.starts_with("-") || std::find(names.begin(), names.end(), name) != names.end()) return;
+  const std::string nearest = deltatrain::nearest_name(name, names);
+  throw deltatrain::ConfigError(
+      name + ": unknown command" +
+      (nearest.empty() ? " (see --help)" : "; did you mean " + nearest + "?"));
+}
+
+int fail_on_output(int error) {
+  return fail(std::string("standard output: cannot be written: ") + std::strerror(error),
+              deltatrain::ExitCode::kEnvironment);
 }
 
 }  // namespace
@@ -44,7 +99,10 @@ int main(int argc, char** argv) {
   cli::add_selftest_command(app, environment);
 
   try {
+    refuse_unknown_command(app, argc, argv);
     app.parse(argc, argv);
+    // A table on a full disk is no result.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return fail_on_output(errno);
     return environment.exit_code;
   } catch (const CLI::Success& success) {
     return app.exit(success);  // --help and --version
@@ -54,6 +112,11 @@ int main(int argc, char** argv) {
     return fail(error.what(), error.code());
   } catch (const std::bad_alloc&) {
     return fail("host memory: not enough", ExitCode::kEnvironment);
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(error.path1().string() + ": " + error.code().message(), code_of(error));
+  } catch (const std::system_error& error) {
+    if (std::ferror(stdout) != 0) return fail_on_output(error.code().value());
+    return fail(std::string("internal error: ") + error.what(), ExitCode::kInternal);
   } catch (const std::exception& error) {
     return fail(std::string("internal error: ") + error.what(), ExitCode::kInternal);
   }

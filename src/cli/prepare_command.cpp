@@ -14,6 +14,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "data/sample_source.h"
 #include "prepare/prepare.h"
 #include "text/tokenizer.h"
@@ -215,6 +216,7 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
   command
       ->add_option("--workers", prepare_options.num_workers,
                    "Threads; the outputs do not depend on it")
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
   command
       ->add_option(

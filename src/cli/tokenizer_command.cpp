@@ -203,11 +203,16 @@ text::WordPattern word_pattern(const std::string& name) {
   return name == "qwen2" ? text::WordPattern::kQwen2 : text::WordPattern::kLlama3;
 }
 
-void check_output_folder(const std::string& folder) {
+void require_unused(const std::string& folder) {
   std::error_code ignored;
-  if (std::filesystem::exists(folder, ignored) && !std::filesystem::is_empty(folder, ignored)) {
-    throw ConfigError("--out: expected a new or empty folder, got " + folder);
-  }
+  if (!std::filesystem::exists(folder, ignored)) return;
+  const bool is_folder = std::filesystem::is_directory(folder, ignored);
+  if (is_folder && std::filesystem::is_empty(folder, ignored)) return;
+  throw ConfigError(error_text(folder, "--out", "a new or empty folder",
+                               is_folder ? "one with files in it" : "a file"));
+}
+
+void make_folder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw FileError(folder + ": cannot be created: " + error.message(), ExitCode::kEnvironment);
@@ -225,7 +230,7 @@ void train(const TrainOptions& options, Reporter& reporter) {
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() || sorted.front().empty()) {
     throw ConfigError("--bos, --eos, --special: expected tokens that differ and are not empty");
   }
-  check_output_folder(options.out);
+  require_unused(options.out);
 
   prepare::RecordOptions records;
   records.text_column = options.text_column;
@@ -247,7 +252,7 @@ void train(const TrainOptions& options, Reporter& reporter) {
       reporter.progress("tokenizer train: words", done_bytes, total_bytes, "bytes", "");
     }
   }
-  if (sink.num_documents == 0) throw ConfigError("--input: expected at least one document with text");
+  if (sink.num_documents == 0) throw ConfigError(error_text("", "--input", "at least one document with text", "none"));
   reporter.message("tokenizer", std::to_string(sink.num_documents) + " documents, " + std::to_string(sink.num_bytes) +
                                     " bytes, " + std::to_string(trainer.num_words()) + " words, " +
                                     std::to_string(trainer.num_distinct_words()) + " different");
@@ -272,6 +277,7 @@ void train(const TrainOptions& options, Reporter& reporter) {
     reporter.warning("tokenizer", "the text has pairs for " + std::to_string(num_tokens) + " tokens only, not " +
                                       std::to_string(options.vocab_size));
   }
+  make_folder(options.out);
   text::write_tokenizer(options.out, written);
   std::printf("%s: %lld tokens, %lld merges\n", options.out.c_str(), static_cast<long long>(num_tokens),
               static_cast<long long>(written.vocabulary.merges.size()));

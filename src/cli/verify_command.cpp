@@ -78,7 +78,7 @@ void run(const Options& options, Environment& environment) {
   const std::filesystem::path tokenizer_path =
       options.tokenizer.empty() ? model.folder() : std::filesystem::path(options.tokenizer);
   std::optional<text::Tokenizer> tokenizer;
-  if (!options.tokenizer.empty() || std::filesystem::exists(tokenizer_path / "tokenizer.json")) {
+  if (!options.tokenizer.empty() || text::has_tokenizer(tokenizer_path)) {
     tokenizer = text::Tokenizer::load(tokenizer_path);
     if (tokenizer->vocab_size() > config.vocab_size) {
       throw ConfigError(error_text(tokenizer_path.string(), "vocabulary",
@@ -86,7 +86,7 @@ void run(const Options& options, Environment& environment) {
                                    std::to_string(tokenizer->vocab_size())));
     }
   } else if (options.against.empty()) {
-    throw ConfigError(error_text(tokenizer_path.string(), "tokenizer.json",
+    throw ConfigError(error_text(tokenizer_path.string(), "tokenizer",
                                  "one beside the model, or --tokenizer", "none"));
   }
 

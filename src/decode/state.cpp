@@ -49,7 +49,17 @@ State::State(const Context& context, const Model& model, int64_t num_sequences, 
     device_lengths_ = layout.place(DType::kI32, {num_sequences});
     return layout.used();
   };
-  storage_ = Buffer(context.device->memory(), static_cast<size_t>(lay_out(nullptr)));
+  const int64_t bytes = lay_out(nullptr);
+  if (const int64_t free_bytes = context.device->free_memory_bytes(); bytes > free_bytes) {
+    constexpr int64_t kMiB = int64_t{1} << 20;
+    throw DeviceError(
+        error_text("memory",
+                   "state of " + std::to_string(num_sequences) + " sequences of " +
+                       std::to_string(max_length) + " tokens",
+                   "at most " + std::to_string(free_bytes / kMiB) + " MiB, which are free",
+                   std::to_string(bytes / kMiB) + " MiB"));
+  }
+  storage_ = Buffer(context.device->memory(), static_cast<size_t>(bytes));
   lay_out(static_cast<char*>(storage_.data()));
   reset(context);
 }

@@ -165,10 +165,14 @@ class Chart {
 
  private:
   static std::vector<double> ticks(const Range& range, double step) {
+    // Counted, because very large losses do not change when a step is added to them.
+    constexpr int kMostTicks = 32;
     std::vector<double> values;
-    for (double value = std::ceil(range.low / step) * step; value <= range.high + step * 1e-9;
-         value += step)
+    for (int i = 0; i < kMostTicks; ++i) {
+      const double value = (std::ceil(range.low / step) + i) * step;
+      if (!(value <= range.high + step * 1e-9)) break;
       values.push_back(value);
+    }
     return values;
   }
   static double rounded(double value, double step) { return std::round(value / step) * step; }
@@ -190,7 +194,12 @@ Range loss_range(std::span<const RunMetrics> runs) {
     range.include(losses.front());
     range.include(losses.size() < 200 ? losses.back() : losses[losses.size() * 99 / 100]);
   }
-  const double margin = std::max(0.05 * (range.high - range.low), 1e-3);
+  // Damaged files hold such losses; within these bounds no difference overflows.
+  constexpr double kMost = 1e300;
+  range.low = std::clamp(range.low, -kMost, kMost);
+  range.high = std::clamp(range.high, -kMost, kMost);
+  const double size = std::max(std::abs(range.low), std::abs(range.high));
+  const double margin = std::max({0.05 * (range.high - range.low), 1e-3, 1e-6 * size});
   return {range.low - margin, range.high + margin};
 }
 

@@ -110,7 +110,7 @@ TokenMatrix read_tokens(const std::filesystem::path& path, int64_t vocab_size) {
   const RawTokens raw = read_raw(path);
   if (raw.ids.empty())
     throw FormatError(error_text(path.string(), "input_ids", "at least one token", "none"));
-  TokenMatrix tokens{raw.num_rows, raw.row_length, {}};
+  TokenMatrix tokens{raw.num_rows, raw.row_length, {}, {}, {}};
   for (size_t i = 0; i < raw.ids.size(); ++i) {
     if (raw.ids[i] < 0 || raw.ids[i] >= vocab_size) {
       throw FormatError(error_text(path.string(), "input_ids[" + std::to_string(i) + "]",
@@ -133,8 +133,10 @@ void dump(const Context& context, const Context& planning_context,
   const ModelConfig config = read_model_config(folder);
   const int64_t B = tokens.num_rows, T = tokens.row_length;
 
-  std::vector<int32_t> labels = tokens.labels, offsets;
-  for (int64_t b = 0; b <= B; ++b) offsets.push_back(narrow<int32_t>(b * T));
+  std::vector<int32_t> labels = tokens.labels, offsets = tokens.offsets;
+  if (offsets.empty()) {
+    for (int64_t b = 0; b <= B; ++b) offsets.push_back(narrow<int32_t>(b * T));
+  }
   if (labels.empty()) {
     labels.assign(tokens.ids.size(), ops::kIgnoredLabel);
     for (int64_t b = 0; b < B; ++b) {
@@ -149,7 +151,8 @@ void dump(const Context& context, const Context& planning_context,
 
   const auto purpose = gradients == DumpGradients::kYes ? TrainingStep::Purpose::kGradients
                                                         : TrainingStep::Purpose::kTrace;
-  const BatchShape shape{.num_rows = B * T, .num_sequences = B};
+  const BatchShape shape{.num_rows = B * T,
+                         .num_sequences = static_cast<int64_t>(offsets.size()) - 1};
   const MemoryPlan plan = TrainingStep::plan(planning_context, config, shape, purpose);
   TrainingStep step(context, config, OptimizerConfig{}, shape, plan.arena(), purpose);
   load_weights(context, config, folder, step.parameters());

@@ -18,7 +18,8 @@ struct TokenMatrix {
   int64_t num_rows = 0;    // B
   int64_t row_length = 0;  // T
   std::vector<int32_t> ids;
-  std::vector<int32_t> labels;  // empty: each row's own next tokens, its last position left out
+  std::vector<int32_t> labels;   // empty: each row's own next tokens, its last position left out
+  std::vector<int32_t> offsets;  // [S + 1] sequence starts; empty: one sequence a row
 };
 
 // From .safetensors (tensor "input_ids"), .npy (one or two axes of whole numbers) or .json (a list

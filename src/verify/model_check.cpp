@@ -127,8 +127,9 @@ Agreement compare(ModelRunner& model, ModelRunner& other, const std::vector<Prom
         }
         squared_difference += dd;
         squared_norm += yy;
-        if (xx > 0 || yy > 0)
-          agreement.min_cosine = std::min(agreement.min_cosine, xy / std::sqrt(xx * yy));
+        // Against a row of zeros the cosine has no value: it must not pass as equal.
+        const double cosine = xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : xx == yy ? 1 : 0;
+        agreement.min_cosine = std::min(agreement.min_cosine, cosine);
         std::vector<int32_t> top_x = largest(x, N, 5), top_y = largest(y, N, 5);
         agreement.same_top1 += top_x.front() == top_y.front() ? 1 : 0;
         std::sort(top_x.begin(), top_x.end());

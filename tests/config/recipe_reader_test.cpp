@@ -427,7 +427,7 @@ TEST_F(RecipeFolderTest, RefusesBasesThatAreNoRecipe) {
             "c.yaml:1: base: expected a path without variables, got \"${HOME}/x.yaml\"");
   write("sub/e.yaml", "");
   EXPECT_EQ(load_refusal(write("d.yaml", "base: sub\n")),
-            "d.yaml:1: base: sub: expected a regular file (d.yaml -> sub)");
+            "d.yaml:1: base: sub: expected a regular file, got a folder (d.yaml -> sub)");
   EXPECT_EQ(load_refusal((folder_ / "nowhere.yaml").string()),
             "nowhere.yaml: cannot be opened: No such file or directory");
   EXPECT_EQ(refusal("base: a.yaml\n"), "r.yaml:1: base: expected a resolved recipe, got a.yaml");

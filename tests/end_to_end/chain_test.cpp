@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,6 +86,24 @@ class ChainTest : public testing::Test {
     return last.substr(std::min(last.size(), name.size()));
   }
 
+  // The f32 scalar "loss" of a dump, whose place the header tells.
+  static double dumped_loss(const std::string& path) {
+    const std::string dumped = read(path);
+    const size_t entry = dumped.find("\"loss\"");
+    const size_t offsets = dumped.find("\"data_offsets\":[", entry) + 16;
+    const size_t begin = 8 +
+                         static_cast<size_t>(*reinterpret_cast<const uint64_t*>(dumped.data())) +
+                         std::stoul(dumped.substr(offsets));
+    float value = 0;
+    std::copy_n(dumped.data() + begin, sizeof value, reinterpret_cast<char*>(&value));
+    return value;
+  }
+  static double first_loss(const std::string& path) {
+    const std::string metrics = read(path);
+    const size_t loss = metrics.find("\"loss\":");
+    return loss == std::string::npos ? -1 : std::stod(metrics.substr(loss + 7));
+  }
+
   static test::TemporaryFolder* folder_;
 };
 
@@ -115,6 +134,37 @@ TEST_F(ChainTest, VerifyFindsADamagedWeight) {
   failure("verify " + at("damaged") + " --against " + at("run") + " --row-length 100", 4);
 }
 
+// Logits of zeros have no cosine with any others.
+TEST_F(ChainTest, VerifyTellsZerosFromOthersByTheCosine) {
+  run("convert --from " + at("run") + " --to " + at("zeros") + " --format hf --dtype f32");
+  const std::string weights = at("zeros") + "/model.safetensors";
+  const std::string bytes = read(weights);
+  const std::string end = std::to_string(
+      bytes.size() - 8 - static_cast<size_t>(*reinterpret_cast<const uint64_t*>(bytes.data())));
+  const size_t entry = bytes.find("\"model.norm.weight\"");
+  ASSERT_NE(bytes.substr(entry, 200).find("," + end + "]"), std::string::npos);  // the last tensor
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-256, std::ios::end);  // 64 f32
+  file.write(std::string(256, '\0').data(), 256);
+  file.close();
+  EXPECT_NE(failure("verify " + at("zeros") + " --against " + at("run") +
+                        " --row-length 20 --max-difference 1e9 --min-top1 0 --min-top5 0",
+                    4)
+                .find("cosine"),
+            std::string::npos);
+}
+
+TEST_F(ChainTest, DumpOfAStepTakesTheDataThatTheStepTook) {
+  // Of a run on a part of the data, with labels masked.
+  const std::string part = " --set data.split=50,50,0 --set train.eval_iters=1"
+                           " --set data.eod_mask_loss=true --set model.eos_token_id=1"
+                           " --set train.train_iters=1 --set schedule.lr_decay_iters=100";
+  run("train " + train_options() + part + " --out " + at("part"));
+  run("dump --model " + at("part") + " --recipe " + at("part/recipe.yaml") + " --step 1 --out " +
+      at("part.safetensors"));
+  EXPECT_NEAR(dumped_loss(at("part.safetensors")), first_loss(at("part/metrics.jsonl")), 1e-5);
+}
+
 TEST_F(ChainTest, DumpOfTheFirstStepRepeatsItsLoss) {
   run("train " + train_options() + " --set train.train_iters=1 --out " + at("first"));
   // The rate of the first warm-up step is 0: the checkpoint still holds the weights that the step
@@ -124,18 +174,34 @@ TEST_F(ChainTest, DumpOfTheFirstStepRepeatsItsLoss) {
   run("dump --model " + at("first") + " --recipe " + at("first/recipe.yaml") + " --step 1 --out " +
       at("r.safetensors") + " --device reference");
   run("diff " + at("d.safetensors") + " " + at("r.safetensors") + " --tolerance 1e-5");
-  const std::string dumped = read(at("d.safetensors"));
-  const std::string metrics = read(at("first/metrics.jsonl"));
-  const size_t loss = metrics.find("\"loss\":");
-  ASSERT_NE(loss, std::string::npos);
-  // "loss" is an f32 scalar whose place the header tells.
-  const size_t entry = dumped.find("\"loss\"");
-  const size_t offsets = dumped.find("\"data_offsets\":[", entry) + 16;
-  const size_t begin = 8 + static_cast<size_t>(*reinterpret_cast<const uint64_t*>(dumped.data())) +
-                       std::stoul(dumped.substr(offsets));
-  float value = 0;
-  std::copy_n(dumped.data() + begin, sizeof value, reinterpret_cast<char*>(&value));
-  EXPECT_NEAR(value, std::stod(metrics.substr(loss + 7)), 1e-5);
+  EXPECT_NEAR(dumped_loss(at("d.safetensors")), first_loss(at("first/metrics.jsonl")), 1e-5);
+}
+
+// What `recipe plan` promises: the memory of a run within a tenth of what it takes.
+TEST_F(ChainTest, ThePlannedMemoryIsWhatARunTakes) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the sanitizer's own memory counts";
+#endif
+  const std::string plan = run("recipe plan recipes/smoke/gdn_1b.yaml --json").out;
+  const size_t total = plan.find("\"total\": ");
+  ASSERT_NE(total, std::string::npos) << plan;
+  const double planned = std::stod(plan.substr(total + 9));
+  const std::string command = "exec " + std::string(DELTATRAIN_TEST_PROGRAM) +
+                              " train --recipe recipes/smoke/gdn_1b.yaml --set data.train=" +
+                              at("tokens/all") +
+                              " --set train.train_iters=2 --set schedule.lr_warmup_iters=1 --out " +
+                              at("measured") + " >/dev/null 2>&1";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  rusage usage{};
+  ASSERT_EQ(::wait4(child, &status, 0, &usage), child);
+  ASSERT_EQ(status, 0);
+  const double peak = 1024.0 * static_cast<double>(usage.ru_maxrss);
+  EXPECT_NEAR(planned / peak, 1, 0.1) << planned << " planned, " << peak << " measured";
 }
 
 TEST_F(ChainTest, ATermSignalSavesAndResumeGoesOn) {
@@ -185,6 +251,14 @@ TEST_F(ChainTest, BadInputIsOneLineAndTheRightCode) {
   EXPECT_NE(failure("generate --model " + at("run") + " --temperature -1", 2).find("--temperature"),
             std::string::npos);
   EXPECT_NE(failure("train " + train_options() + " --device moon --out " + at("x"), 2).find("moon"),
+            std::string::npos);
+  EXPECT_NE(failure("train " + train_options() + " --precision bf16 --out " + at("x"), 2)
+                .find("precision on device cpu"),
+            std::string::npos);
+  EXPECT_EQ(failure("generate --model " + at("run") + " --prompt \"$(printf 'ab\\377')\"", 2),
+            "--prompt: byte 2: expected UTF-8, got byte value 255");
+  EXPECT_NE(failure("tokenizer train --input " + at("nothing") + " --out " + at("x"), 2)
+                .find(at("nothing")),
             std::string::npos);
   EXPECT_NE(failure("plot " + at("text") + " --out " + at("x.svg"), 2).find("metrics.jsonl"),
             std::string::npos);

@@ -1,0 +1,27 @@
+#include "cli/validators.h"
+
+#include <charconv>
+#include <string>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace deltatrain::cli {
+
+CLI::Validator whole_number(uint64_t low, uint64_t high) {
+  const bool is_open = high == std::numeric_limits<uint64_t>::max();
+  const std::string bounds = is_open
+                                 ? ">= " + std::to_string(low)
+                                 : "from " + std::to_string(low) + " to " + std::to_string(high);
+  const auto check = [=](const std::string& text) -> std::string {
+    uint64_t value = 0;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && stop == end && value >= low && value <= high) return "";
+    return error_text("", "", "a whole number " + bounds, "\"" + text + "\"");
+  };
+  return {check,
+          is_open ? bounds : "in [" + std::to_string(low) + " - " + std::to_string(high) + "]"};
+}
+
+}  // namespace deltatrain::cli
