@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
+#include "config/hf_config.h"
 #include "text/tokenizer.h"
 #include "verify/model_check.h"
 
@@ -68,6 +69,22 @@ Json report_prompt(const verify::PromptReport& report, const text::Tokenizer& to
           {"greedy", greedy}};
 }
 
+// Settings of two models that differ, but for those that no logit depends on: an epsilon of one
+// model can be another's without a sign in the logits of a few rows.
+std::string config_differences(const ModelConfig& model, const ModelConfig& other) {
+  Json a = Json::parse(model_config_to_hf(model, DType::kF32)).flatten();
+  Json b = Json::parse(model_config_to_hf(other, DType::kF32)).flatten();
+  std::string found;
+  for (const auto& [key, value] : a.items()) {
+    if (key.ends_with("_token_id") || key == "/max_position_embeddings") continue;
+    const Json expected = b.contains(key) ? b[key] : Json();
+    if (value == expected) continue;
+    found += (found.empty() ? "" : ", ") + key.substr(1) + " " + value.dump() + " against " +
+             expected.dump();
+  }
+  return found;
+}
+
 void run(const Options& options, Environment& environment) {
   DeviceChoice device(options.device);
   const int64_t max_length = std::max<int64_t>(options.row_length, 256);
@@ -121,6 +138,8 @@ void run(const Options& options, Environment& environment) {
   if (!options.against.empty()) {
     verify::ModelRunner other(device.context(), device.planning_context(), options.against,
                               max_length);
+    if (const std::string differs = config_differences(config, other.config()); !differs.empty())
+      environment.reporter.warning("verify", "config.json: " + differs);
     rows.push_back(random_row(config.vocab_size, options.row_length));
     const verify::Agreement agreement = verify::compare(model, other, rows, environment.reporter);
     const std::string difference = verify::disagreement(agreement, options.limits);

@@ -134,6 +134,20 @@ TEST_F(ChainTest, VerifyFindsADamagedWeight) {
   failure("verify " + at("damaged") + " --against " + at("run") + " --row-length 100", 4);
 }
 
+TEST_F(ChainTest, VerifyNamesSettingsThatDiffer) {
+  run("convert --from " + at("run") + " --to " + at("eps") + " --format hf --dtype f32");
+  std::string config = read(at("eps/config.json"));
+  const std::string eps = "\"norm_eps\": 1e-06";
+  ASSERT_NE(config.find(eps), std::string::npos) << config;
+  config.replace(config.find(eps), eps.size(), "\"norm_eps\": 1.5e-06");
+  std::ofstream(at("eps/config.json")) << config;
+  const auto result = test::run_program("verify " + at("eps") + " --against " + at("run") +
+                                        " --row-length 20 --max-difference 1");
+  EXPECT_NE(result.err.find("warning: config.json: norm_eps 1.5e-06 against 1e-06\n"),
+            std::string::npos)
+      << result.err;
+}
+
 // Logits of zeros have no cosine with any others.
 TEST_F(ChainTest, VerifyTellsZerosFromOthersByTheCosine) {
   run("convert --from " + at("run") + " --to " + at("zeros") + " --format hf --dtype f32");
