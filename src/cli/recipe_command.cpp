@@ -190,9 +190,12 @@ class MemoryPlanner {
   }
 
   MemoryPlan plan(int64_t micro_batch_size) const {
+    const int64_t rows = micro_batch_size * recipe_.train.seq_length;
+    // As train plans it: packed documents may be of one token each.
+    const int64_t sequences = recipe_.data.packed_documents ? rows : micro_batch_size;
     return TrainingStep::plan(context_, recipe_.model,
-                              BatchShape{.num_rows = micro_batch_size * recipe_.train.seq_length,
-                                         .num_sequences = micro_batch_size,
+                              BatchShape{.num_rows = rows,
+                                         .num_sequences = sequences,
                                          .loss_chunk_rows = recipe_.parallel.loss_chunk_rows});
   }
 

@@ -218,6 +218,22 @@ TEST_F(ChainTest, ThePlannedMemoryIsWhatARunTakes) {
   EXPECT_NEAR(planned / peak, 1, 0.1) << planned << " planned, " << peak << " measured";
 }
 
+TEST_F(ChainTest, RecipePlanAndTrainCountTheSameMemory) {
+  for (const char* packed : {"false", "true"}) {
+    const std::string options = train_options() + " --set train.train_iters=1" +
+                                " --set data.packed_documents=" + packed;
+    const std::string folder = at(std::string("planned-") + packed);
+    run("train " + options + " --out " + folder);
+    const std::string metrics = read(folder + "/metrics.jsonl");
+    const size_t counted = metrics.find("\"memory_bytes\":");
+    ASSERT_NE(counted, std::string::npos);
+    const std::string plan = run("recipe plan " + folder + "/recipe.yaml --json").out;
+    const long long bytes = std::stoll(metrics.substr(counted + 15));
+    EXPECT_NE(plan.find("\"total\": " + std::to_string(bytes) + "\n"), std::string::npos)
+        << plan << bytes;
+  }
+}
+
 TEST_F(ChainTest, ATermSignalSavesAndResumeGoesOn) {
   const std::string command = std::string(DELTATRAIN_TEST_PROGRAM) + " train " + train_options() +
                               " --set train.train_iters=100000 --out " + at("stopped") +
