@@ -37,6 +37,9 @@ void DeviceOptions::add_to(CLI::App& command) {
       ->capture_default_str();
   command.add_flag("!--no-gemm-search", gemm_search,
                    "cuda: take a fixed choice of product algorithms");
+  command.add_option("--gemm-file", gemm_file,
+                     "cuda: file of timed product algorithms, read and extended; train: "
+                     "default OUT/gemm_algorithms.json");
 }
 
 DeviceChoice::DeviceChoice(const DeviceOptions& options, const std::string& gemm_file) {
@@ -44,7 +47,7 @@ DeviceChoice::DeviceChoice(const DeviceOptions& options, const std::string& gemm
   const DType dtype = activation_dtype(kind, options.precision);
   backend::BackendOptions backend_options;
   backend_options.num_threads = options.threads;
-  backend_options.gemm_file = gemm_file;
+  backend_options.gemm_file = options.gemm_file.empty() ? gemm_file : options.gemm_file;
   backend_options.gemm_search = options.gemm_search;
   backend_ = backend::make_backend(kind, backend_options);
   backend_options.planned = kind;

@@ -17,6 +17,7 @@ struct DeviceOptions {
   std::string precision;  // "": f32 on cpu, bf16 on cuda, f64 on reference
   int threads = 0;
   bool gemm_search = true;
+  std::string gemm_file;
 
   void add_to(CLI::App& command);
 };

@@ -1,10 +1,13 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "base/files.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
 #include "config/recipe_reader.h"
@@ -18,6 +21,7 @@ struct Options {
   std::string recipe, out;
   std::vector<std::string> overrides;
   bool resume = false;
+  bool profile = false;
   DeviceOptions device;
 };
 
@@ -57,6 +61,16 @@ std::string command_line(const Environment& environment) {
   return line;
 }
 
+// The product algorithms of a run lie beside its checkpoints and inside each. A run folder that
+// lost the file gets the newest checkpoint's back, so that a resumed run gives the same bits.
+void restore_algorithms(const std::filesystem::path& out, const std::filesystem::path& file) {
+  if (std::filesystem::exists(file)) return;
+  const checkpoint::CheckpointState state =
+      checkpoint::CheckpointReader(checkpoint::find_checkpoint(out / "checkpoints")).state();
+  const auto stored = state.extra.find("algorithms");
+  if (stored != state.extra.end()) write_file_atomically(file, stored->second + "\n");
+}
+
 void run(const Options& options, Environment& environment) {
   const StopSignals stop_signals;
   const ResolvedRecipe resolved = load_recipe(options.recipe, options.overrides);
@@ -70,13 +84,23 @@ void run(const Options& options, Environment& environment) {
       environment.reporter.warning("train", "train.precision bf16: the cpu computes in f32");
     device_options.precision = is_bf16 && !on_cpu ? "bf16" : "f32";
   }
-  DeviceChoice device(device_options);
+  const std::filesystem::path out = options.out;
+  std::string gemm_file = device_options.gemm_file;
+  if (device_options.device == "cuda" && gemm_file.empty()) {
+    gemm_file = (out / "gemm_algorithms.json").string();
+    if (options.resume) restore_algorithms(out, gemm_file);
+  }
+  DeviceChoice device(device_options, gemm_file);
   const train::TrainOptions train_options{
       .out = options.out,
       .resume = options.resume,
       .command = command_line(environment),
       .stop_signal = [&stop_signals] { return stop_signals.take(); },
-      .algorithms = {}};
+      .algorithms = [&gemm_file]() -> std::string {
+        return !gemm_file.empty() && std::filesystem::exists(gemm_file) ? read_file(gemm_file)
+                                                                        : "{}";
+      },
+      .profile = options.profile};
   const train::TrainResult result = train::train(device.context(), device.planning_context(),
                                                  resolved, train_options, environment.reporter);
   std::printf("%lld steps", static_cast<long long>(result.steps));
@@ -101,6 +125,9 @@ void add_train_command(CLI::App& app, Environment& environment) {
       ->required();
   command->add_flag("--resume", options->resume,
                     "Continue the run in --out from its last checkpoint");
+  command->add_flag("--profile", options->profile,
+                    "Time the third step by part and op: OUT/profile/step.md and "
+                    "rank0.trace.json (chrome://tracing, Perfetto)");
   options->device.add_to(*command);
   command->footer(
       "SIGTERM and SIGINT save at the next step and end with exit code 128 + signal.\n"

@@ -1,7 +1,9 @@
 // Everything that an op needs besides its arguments: where it runs, and with which functions.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "tensor/arena.h"
 #include "tensor/buffer.h"
@@ -12,23 +14,34 @@ namespace ops {
 struct OpTable;
 }  // namespace ops
 
-// kReference: the plain loops of ops/reference in f64 or f32. kPlan: sizes only, nothing is computed.
+// kReference: the plain loops of ops/reference in f64 or f32. kPlan: sizes only, nothing is
+// computed.
 enum class DeviceKind : uint8_t { kReference, kCpu, kCuda, kPlan };
 
-// What a backend can do with memory and time, besides ops. Copies and fills are ordered with the ops
-// of the context; host memory may be reused when a copy function returns.
+// What a backend can do with memory and time, besides ops. Copies and fills are ordered with the
+// ops of the context; host memory may be reused when a copy function returns.
 class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual MemoryResource& memory() = 0;
   virtual void copy_to_device(void* to, const void* from_host, size_t bytes) = 0;
-  virtual void copy_to_host(void* to_host, const void* from, size_t bytes) = 0;  // waits for the result
+  virtual void copy_to_host(void* to_host, const void* from,
+                            size_t bytes) = 0;  // waits for the result
   virtual void copy_on_device(void* to, const void* from, size_t bytes) = 0;
   virtual void fill_zero(void* data, size_t bytes) = 0;
   virtual void synchronize() = 0;
   virtual int64_t free_memory_bytes() = 0;
   virtual const char* description() const = 0;  // for logs: processor or card, threads
+
+  // For profiles: a moment between the ops before the call and those after it, without waiting for
+  // either. take_marks() waits, and returns the seconds from the first mark to each since the last
+  // call, in order. Times are of the device where it has a clock of its own.
+  virtual void mark();
+  virtual std::vector<double> take_marks();
+
+ private:
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 struct Context {

@@ -4,4 +4,15 @@ namespace deltatrain {
 
 static_assert(std::is_copy_constructible_v<Context>);
 
+void Device::mark() { marks_.push_back(std::chrono::steady_clock::now()); }
+
+std::vector<double> Device::take_marks() {
+  std::vector<double> seconds;
+  seconds.reserve(marks_.size());
+  for (const auto& moment : marks_)
+    seconds.push_back(std::chrono::duration<double>(moment - marks_.front()).count());
+  marks_.clear();
+  return seconds;
+}
+
 }  // namespace deltatrain

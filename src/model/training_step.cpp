@@ -1,10 +1,12 @@
 #include "model/training_step.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/check.h"
 #include "loss/lm_head.h"
 #include "ops/linear.h"
+#include "ops/op_table.h"
 
 namespace deltatrain {
 
@@ -25,6 +27,10 @@ layers::ParameterStore::Gradients gradients_for(TrainingStep::Purpose purpose) {
       purpose == TrainingStep::Purpose::kTrain || purpose == TrainingStep::Purpose::kGradients;
   return needed ? layers::ParameterStore::Gradients::kAllocate
                 : layers::ParameterStore::Gradients::kNone;
+}
+
+void note_part(const Context& context, std::string_view name) {
+  if (ops::OpObserver* observer = context.table->observer) observer->part(name);
 }
 
 optim::FlatParameters flat_parameters(const layers::ParameterStore& store) {
@@ -134,7 +140,9 @@ void TrainingStep::forward_backward(const TokenBatch& batch, double grad_scale, 
   {
     const Arena::ScratchScope head_scope(arena_);
     const Tensor hidden_RD = pass.scratch_activation({R, D});
+    note_part(context_, "forward");
     model_.forward(pass, ids_R, hidden_RD);
+    note_part(context_, "loss head");
     if (trace != nullptr) {
       for (const Tensor& stream_RD : model_.streams())
         trace->streams.push_back(to_host(context_, stream_RD));
@@ -152,6 +160,7 @@ void TrainingStep::forward_backward(const TokenBatch& batch, double grad_scale, 
     }
     loss::lm_head_loss(context_, head);
   }
+  note_part(context_, "backward");
   if (with_gradients) model_.backward(pass, ids_R, d_hidden_RD);
 }
 
@@ -194,6 +203,7 @@ double TrainingStep::loss_sum() {
 }
 
 optim::Optimizer::Result TrainingStep::update(double learning_rate, int64_t step) {
+  note_part(context_, "optimizer");
   return optimizer_->step(context_, learning_rate, step);
 }
 

@@ -25,6 +25,8 @@ namespace deltatrain::ops {
 class OpObserver {
  public:
   virtual ~OpObserver() = default;
+  // What the next ops belong to: "forward", "loss head", "backward", "optimizer".
+  virtual void part(std::string_view) {}
   virtual void begin(std::string_view op) = 0;
   virtual void end(std::string_view op) = 0;
 };

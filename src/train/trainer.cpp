@@ -25,6 +25,7 @@
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/saver.h"
+#include "train/step_profile.h"
 
 namespace deltatrain::train {
 
@@ -32,6 +33,9 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Clock = std::chrono::steady_clock;
+
+// The first step searches for product algorithms and the second may still load kernels.
+constexpr int64_t kProfiledStep = 3;
 
 TokenBatch as_token_batch(const data::MicroBatch& batch) {
   return {.ids = batch.input_ids_R, .labels = batch.labels_R, .offsets = batch.sequence_offsets};
@@ -61,6 +65,7 @@ class Trainer {
   void resume();
   void loop();
   void one_step();
+  void write_profile();
   void validate();
   void save();
   void report_save(Saver::Wait wait);
@@ -74,6 +79,7 @@ class Trainer {
 
   std::unique_ptr<RunFolder> folder_;
   std::unique_ptr<RunLog> log_;
+  std::unique_ptr<StepProfile> profile_;  // outlives step_, whose context holds its table
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<data::BatchLoader> validation_;
@@ -81,6 +87,7 @@ class Trainer {
   int64_t iteration_ = 0;  // steps done, skipped ones included
   int64_t completed_ = 0;  // steps that changed the weights: what schedule and optimizer count
   int64_t saved_at_ = -1;
+  int64_t steps_here_ = 0;  // of this process
   TrainResult result_;
 };
 
@@ -214,6 +221,8 @@ void Trainer::resume() {
 }
 
 void Trainer::one_step() {
+  const bool profiled = profile_ != nullptr && ++steps_here_ == kProfiledStep;
+  if (profiled) profile_->start();
   const auto start = Clock::now();
   const double waited_before = loader_->waited_seconds();
   const data::StepBatch& batch = loader_->next_step();
@@ -226,8 +235,10 @@ void Trainer::one_step() {
     step_->accumulate(as_token_batch(micro), 1 / valid);
   const optim::Optimizer::Result update = step_->update(rate, completed_ + 1);
   const double loss = step_->loss_sum() / valid;
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   const bool finite = std::isfinite(loss) && !update.skipped;
   ++iteration_;
+  if (profiled) write_profile();
   if (finite) {
     ++completed_;
     result_.last_loss = loss;
@@ -239,7 +250,7 @@ void Trainer::one_step() {
               .loss = loss,
               .gradient_norm = update.gradient_norm,
               .learning_rate = rate,
-              .seconds = std::chrono::duration<double>(Clock::now() - start).count(),
+              .seconds = seconds,
               .data_seconds = waited,
               .skipped = !finite});
   if (!finite && recipe_.train.on_nonfinite == OnNonFinite::kStop) {
@@ -249,6 +260,17 @@ void Trainer::one_step() {
         "; nothing was saved over the last checkpoint (train.on_nonfinite: skip leaves such "
         "steps out)");
   }
+}
+
+void Trainer::write_profile() {
+  profile_->finish();
+  const std::filesystem::path folder = folder_->path() / "profile";
+  std::filesystem::create_directories(folder);
+  write_file_atomically(folder / "step.md", profile_->tables());
+  write_file_atomically(folder / "rank0.trace.json", profile_->chrome_trace(0));
+  reporter_.message("profile",
+                    fmt::format("step {}: {} and {}", iteration_, (folder / "step.md").string(),
+                                (folder / "rank0.trace.json").string()));
 }
 
 void Trainer::validate() {
@@ -326,9 +348,10 @@ TrainResult Trainer::run() {
       options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
   log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
   try {
-    step_ =
-        std::make_unique<TrainingStep>(context_, recipe_.model, recipe_.optimizer,
-                                       batch_shape(recipe_.train.micro_batch_size), plan.arena());
+    if (options_.profile) profile_ = std::make_unique<StepProfile>(context_);
+    step_ = std::make_unique<TrainingStep>(
+        profile_ ? profile_->context() : context_, recipe_.model, recipe_.optimizer,
+        batch_shape(recipe_.train.micro_batch_size), plan.arena());
     saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
     log_->begin(resolved_, options_.command, context_.device->description(),
                 step_->parameters().num_parameters(), plan, plan.total(on_host()));

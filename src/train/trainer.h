@@ -19,7 +19,8 @@ struct TrainOptions {
   std::string command;               // as typed, for metrics.jsonl
   std::function<int()> stop_signal;  // number of a signal that asks to stop, or 0
   std::function<std::string()>
-      algorithms;  // matrix-product choices as JSON, stored with checkpoints
+      algorithms;        // matrix-product choices as JSON, stored with checkpoints
+  bool profile = false;  // time the third step of this process by part and op: OUT/profile/
 };
 
 struct TrainResult {

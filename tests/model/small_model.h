@@ -1,5 +1,5 @@
-// A small model with given weights on a backend, run once with gradients, against tensors that another
-// program made.
+// A small model with given weights on a backend, run once with gradients, against tensors that
+// another program made.
 #pragma once
 
 #include <memory>

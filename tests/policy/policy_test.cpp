@@ -156,6 +156,60 @@ TEST(SourcePolicyTest, LibrariesNeitherPrintNorExit) {
   }
 }
 
+std::vector<fs::path> cuda_sources() {
+  std::vector<fs::path> files;
+  for (const fs::path& file : sources()) {
+    if (file.string().find("backend/cuda/") != std::string::npos) files.push_back(file);
+  }
+  return files;
+}
+
+// Text without // comments.
+std::string code_of(const fs::path& file) {
+  return std::regex_replace(read(file), std::regex("//[^\n]*"), "");
+}
+
+TEST(CudaPolicyTest, AssemblyOnlyInTheWrapperHeader) {
+  ASSERT_GE(cuda_sources().size(), 20U);
+  const std::regex assembly("\\basm\\b");
+  for (const fs::path& file : cuda_sources()) {
+    if (file.filename() == "ptx_wrappers.cuh") continue;
+    EXPECT_FALSE(std::regex_search(code_of(file), assembly)) << file;
+  }
+}
+
+TEST(CudaPolicyTest, TheNumberOfLanesIsWrittenOnce) {
+  // Lanes counted by hand, full masks as literals, and intrinsics that take the width for granted.
+  const std::regex literal(
+      "threadIdx\\.[xyz]\\s*\\)?\\s*(%|/|&|>>)\\s*[0-9]|0x[fF]{8}\\b|\\bwarpSize\\b|"
+      "__activemask|__syncwarp|__ballot|__any_sync|__all_sync");
+  const std::regex shuffle("__shfl[a-z_]*\\(([^;]*);");
+  for (const fs::path& file : cuda_sources()) {
+    const std::string code = code_of(file);
+    std::smatch match;
+    if (file.filename() != "lanes.cuh") {
+      EXPECT_FALSE(std::regex_search(code, match, literal)) << file << ": " << match.str();
+    }
+    for (auto it = std::sregex_iterator(code.begin(), code.end(), shuffle);
+         it != std::sregex_iterator(); ++it) {
+      const std::string arguments = (*it)[1];
+      EXPECT_EQ(arguments.find("kAllLanes"), 0U) << file << ": " << arguments;
+      EXPECT_NE(arguments.find("kWarpSize)"), std::string::npos) << file << ": " << arguments;
+    }
+  }
+}
+
+TEST(CudaPolicyTest, HopperOnlyCodeStandsInItsFolder) {
+  const std::regex hopper("this_cluster|cluster_group|mbarrier|wgmma|cp_async_bulk|setmaxnreg");
+  for (const fs::path& file : cuda_sources()) {
+    if (file.parent_path().filename() == "hopper" || file.filename() == "ptx_wrappers.cuh")
+      continue;
+    std::smatch match;
+    const std::string code = code_of(file);
+    EXPECT_FALSE(std::regex_search(code, match, hopper)) << file << ": " << match.str();
+  }
+}
+
 TEST(DocumentPolicyTest, EveryFolderStandsInTheList) {
   const std::string list = read(root() / "src/README.md");
   for (const auto& entry : fs::directory_iterator(root() / "src")) {

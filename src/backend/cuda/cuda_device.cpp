@@ -123,6 +123,7 @@ CudaDevice::~CudaDevice() {
     if (block.free_again != nullptr) cudaEventDestroy(block.free_again);
     if (block.data != nullptr) cudaFreeHost(block.data);
   }
+  for (cudaEvent_t event : marks_) cudaEventDestroy(event);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -178,6 +179,29 @@ void CudaDevice::fill_zero(void* data, size_t bytes) {
 void CudaDevice::synchronize() {
   make_current();
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+void CudaDevice::mark() {
+  make_current();
+  if (num_marks_ == marks_.size()) {
+    cudaEvent_t event = nullptr;
+    check(cudaEventCreate(&event), "cudaEventCreate");
+    marks_.push_back(event);
+  }
+  check(cudaEventRecord(marks_[num_marks_], stream_), "cudaEventRecord");
+  ++num_marks_;
+}
+
+std::vector<double> CudaDevice::take_marks() {
+  synchronize();
+  std::vector<double> seconds;
+  for (size_t i = 0; i < num_marks_; ++i) {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, marks_.front(), marks_[i]), "cudaEventElapsedTime");
+    seconds.push_back(1e-3 * static_cast<double>(milliseconds));
+  }
+  num_marks_ = 0;
+  return seconds;
 }
 
 int64_t CudaDevice::free_memory_bytes() {

@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "device/context.h"
 
@@ -49,6 +50,8 @@ class CudaDevice final : public Device {
   void synchronize() override;
   int64_t free_memory_bytes() override;
   const char* description() const override { return description_.c_str(); }
+  void mark() override;
+  std::vector<double> take_marks() override;
 
   // Makes this the calling thread's device; cheap where it is already.
   void make_current() const;
@@ -80,6 +83,8 @@ class CudaDevice final : public Device {
   int compute_capability_ = 0;
   std::string description_;
   const char* last_kernel_ = "none";
+  std::vector<cudaEvent_t> marks_;  // made as needed, used again
+  size_t num_marks_ = 0;
   std::unique_ptr<GemmLibrary> gemm_;
 };
 

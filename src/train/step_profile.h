@@ -1,0 +1,62 @@
+// Times of the parts and ops of one training step, without stopping the device between them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/context.h"
+#include "ops/op_table.h"
+
+namespace deltatrain::train {
+
+class StepProfile final : public ops::OpObserver {
+ public:
+  // `context` must outlive the profile.
+  explicit StepProfile(const Context& context);
+  StepProfile(const StepProfile&) = delete;
+  StepProfile& operator=(const StepProfile&) = delete;
+
+  // The same context, whose ops are observed between start() and finish().
+  Context context() const;
+
+  void start();
+  void finish();  // waits for the device
+
+  void part(std::string_view name) override;
+  void begin(std::string_view op) override;
+  void end(std::string_view op) override;
+
+  // One stretch of the step: an op, or the device idle or copying ("between ops") where `op` is "".
+  struct Span {
+    std::string part;
+    std::string op;
+    double begin_seconds = 0;  // from the start of the step
+    double end_seconds = 0;
+  };
+  const std::vector<Span>& spans() const { return spans_; }
+  double total_seconds() const;
+
+  // Markdown: a table of parts and one of ops, slowest first, with calls, milliseconds and shares.
+  std::string tables() const;
+  // Trace events as chrome://tracing and Perfetto read them; `rank` is the process number.
+  std::string chrome_trace(int rank) const;
+
+ private:
+  struct Mark {
+    std::string part;
+    std::string op;
+  };
+  void mark(std::string_view op);
+
+  const Context& context_;
+  ops::OpTable table_;
+  bool running_ = false;
+  std::string part_;
+  std::vector<Mark> marks_;  // what follows each mark of the device
+  std::vector<Span> spans_;
+};
+
+}  // namespace deltatrain::train
