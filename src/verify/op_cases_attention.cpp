@@ -218,6 +218,10 @@ void add_attention(std::vector<OpCase>& cases) {
     add(CaseSet::kFull, {0, T}, {2, 64, 64}, P::kStridedHeads, 1);
   add(CaseSet::kFull, {0, 200}, {1, 192, 128}, P::kContiguous, 1);
   add(CaseSet::kFull, packed, {2, 128, 128}, P::kContiguous, 3);
+  // Sequences and heads enough to fill a large card with one block each.
+  const std::vector<int32_t> many = {0, 200, 393, 457, 522, 651, 652, 844, 972};
+  add(CaseSet::kFull, many, {26, 64, 64}, P::kStridedHeads, 1);
+  add(CaseSet::kFull, many, {26, 48, 32}, P::kContiguous, 3);
   const auto cached = [&cases](
                           CaseSet set, const std::string& name, const std::vector<int32_t>& offsets,
                           const std::vector<int32_t>& lengths, int64_t room, const Heads& heads) {

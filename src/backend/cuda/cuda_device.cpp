@@ -86,6 +86,7 @@ CudaDevice::CudaDevice(const DeviceOptions& options)
   cudaDeviceProp properties{};
   DELTATRAIN_CUDA_CALL(cudaGetDeviceProperties(&properties, device_index_));
   compute_capability_ = properties.major * 10 + properties.minor;
+  num_multiprocessors_ = properties.multiProcessorCount;
   const std::string capability =
       std::to_string(properties.major) + "." + std::to_string(properties.minor);
   if (const cudaError_t status = probe_machine_code(); status != cudaSuccess) {

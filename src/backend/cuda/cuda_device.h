@@ -57,6 +57,7 @@ class CudaDevice final : public Device {
   void make_current() const;
   cudaStream_t stream() const { return stream_; }
   int compute_capability() const { return compute_capability_; }  // 90 for 9.0
+  int num_multiprocessors() const { return num_multiprocessors_; }
   GemmLibrary& gemm() { return *gemm_; }
 
   // After each launch: throws for a launch that failed, and remembers the name, which the text of
@@ -81,6 +82,7 @@ class CudaDevice final : public Device {
   std::array<StagingBlock, kNumStagingBlocks> staging_;
   int next_staging_ = 0;
   int compute_capability_ = 0;
+  int num_multiprocessors_ = 0;
   std::string description_;
   const char* last_kernel_ = "none";
   std::vector<cudaEvent_t> marks_;  // made as needed, used again

@@ -16,6 +16,10 @@ inline constexpr LaneMask kAllLanes = ~LaneMask{0};
 __device__ __forceinline__ int lane_id() { return static_cast<int>(threadIdx.x) % kWarpSize; }
 __device__ __forceinline__ int warp_id() { return static_cast<int>(threadIdx.x) / kWarpSize; }
 __device__ __forceinline__ void sync_warp() { __syncwarp(kAllLanes); }
+// The first lane's value, so that the compiler knows that all lanes have the same.
+__device__ __forceinline__ int same_in_warp(int value) {
+  return __shfl_sync(kAllLanes, value, 0, kWarpSize);
+}
 
 // Over each aligned tile of kLanes neighbouring lanes; every lane of the warp must take part, and
 // every lane gets the result of its tile.

@@ -1,6 +1,6 @@
-// The only inline PTX of the backend: what a matrix unit and an asynchronous copy need. Everything
-// here has a counterpart or a plain replacement on other devices; nothing outside this header knows
-// the instructions.
+// Inline PTX: what a matrix unit and an asynchronous copy need. Everything here has a counterpart
+// or a plain replacement on other devices; no other header knows the instructions, and
+// hopper/ptx_wrappers.cuh alone those that have none.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,7 +38,8 @@ __device__ __forceinline__ void mma_16x8x16_fp16(float (&d)[4], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// An 8 x 8 tile of 16-bit elements held as (g, 2t), (g, 2t + 1), turned into its transpose held alike.
+// An 8 x 8 tile of 16-bit elements held as (g, 2t), (g, 2t + 1), turned into its transpose held
+// alike.
 __device__ __forceinline__ uint32_t transpose_matrix(uint32_t word) {
   uint32_t transposed;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(transposed) : "r"(word));
@@ -76,6 +77,15 @@ __device__ __forceinline__ void copy_async_16(void* to_shared, const void* from,
                : "memory");
 }
 
+// 4 bytes, likewise.
+__device__ __forceinline__ void copy_async_4(void* to_shared, const void* from, bool valid) {
+  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to_shared));
+  const uint32_t bytes = valid ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;\n" ::"r"(address), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void copy_async_commit() {
   asm volatile("cp.async.commit_group;\n" ::: "memory");
 }
@@ -84,6 +94,11 @@ __device__ __forceinline__ void copy_async_commit() {
 template <int kPending>
 __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Fetches the line of an address into the last cache level.
+__device__ __forceinline__ void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
 }
 
 // --- Special functions.

@@ -291,6 +291,7 @@ std::vector<OpCaseResult> run_long_cases(const Context& tested, const Context& r
     attention_case(tested, reference, {0, 3, 130, 131, 777, 1100, 1163}, 2, 64, 64, results);
     attention_case(tested, reference, {0, 65, 700}, 2, 96, 128, results);
     attention_case(tested, reference, {0, 400, 401}, 2, 48, 32, results);
+    if (tested.activation_dtype == kBf16) attention_case(tested, reference, {0, 390}, 100, 64, 64, results);
   }
   if (wanted("short_conv")) {
     short_conv_case(tested, reference, {0, 2048, 4096}, 1024, results);

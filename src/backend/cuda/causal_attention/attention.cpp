@@ -4,6 +4,7 @@
 #include <string>
 
 #include "backend/cuda/alignment.h"
+#include "backend/cuda/hopper/hopper_kernels.h"
 #include "backend/cuda/kernels.h"
 #include "base/error.h"
 
@@ -37,7 +38,7 @@ void causal_attention_forward(const Context& context, const ops::CausalAttention
   expect_supported("causal_attention_forward", args.q_RHK, args.v_RHV, args.scale);
   CudaDevice& device = cuda_device(context);
   if (!args.k_cache_SXHK.defined() && fits_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.o_RHV)) {
-    attention_tiles_forward(device, args);
+    if (!attention_forward_groups(device, args)) attention_tiles_forward(device, args);
   } else {
     attention_rows_forward(device, args);
   }
@@ -49,12 +50,18 @@ void causal_attention_backward(const Context& context, const ops::CausalAttentio
   const Arena::ScratchScope scope(*context.arena);
   const Tensor delta_RH = context.arena->scratch(DType::kF32, {R, args.q_RHK.size(1)});
   const Tensor row_begins_R = context.arena->scratch(DType::kI32, {R});
+  const bool tiles = fits_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.do_RHV, args.dq_RHK,
+                                args.dk_RHK, args.dv_RHV);
+  Tensor dq_sum_RHX;
+  if (tiles && std::max(args.q_RHK.size(2), args.v_RHV.size(2)) <= kMaxGroupWidth) {
+    dq_sum_RHX = context.arena->scratch(DType::kF32, {R, args.q_RHK.size(1), kMaxGroupWidth});
+  }
   if (context.arena->is_planning()) return;
   CudaDevice& device = cuda_device(context);
   attention_backward_prepare(device, args, delta_RH, row_begins_R);
-  if (fits_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.do_RHV, args.dq_RHK, args.dk_RHK,
-                 args.dv_RHV)) {
-    attention_tiles_backward(device, args, delta_RH, row_begins_R);
+  if (tiles) {
+    if (!attention_backward_groups(device, args, delta_RH, dq_sum_RHX))
+      attention_tiles_backward(device, args, delta_RH, row_begins_R);
   } else {
     attention_rows_backward(device, args, delta_RH);
   }

@@ -1,6 +1,7 @@
 // Attention row by row: any type and width up to 256, sums in f32. The path of f32, of unusual
 // heads, and of decoding with a cache.
 #include "backend/cuda/causal_attention/attention.h"
+#include "backend/cuda/head_rows.cuh"
 #include "backend/cuda/lanes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/pack.cuh"
@@ -184,6 +185,26 @@ __global__ void __launch_bounds__(kThreads)
   if (lane_id() == 0) delta[unit] = sum;
 }
 
+// Grid: one tile of lanes per row and head. Bytes: do and o, once.
+template <int kLanes>
+__global__ void __launch_bounds__(kHeadBlock)
+    causal_attention_backward_delta_heads_kernel(const __nv_bfloat16* d_o, const __nv_bfloat16* o,
+                                                 float* delta, int64_t units) {
+  const HeadTile<kLanes> at;
+  const int64_t unit =
+      static_cast<int64_t>(blockIdx.x) * HeadTile<kLanes>::kTilesPerBlock + at.tile;
+  const int64_t from = (unit < units ? unit : 0) * (kLanes * kHeadVector) + at.column;
+  float left[kHeadVector];
+  float right[kHeadVector];
+  load_values<__nv_bfloat16, kHeadVector, Reuse::kStreaming>(o + from, left);
+  load_values(d_o + from, right);
+  float sum = 0;
+#pragma unroll
+  for (int e = 0; e < kHeadVector; ++e) sum += left[e] * right[e];
+  sum = sum_over_lanes<kLanes>(sum);
+  if (at.column == 0 && unit < units) delta[unit] = sum;
+}
+
 // Grid: one thread per row.
 __global__ void __launch_bounds__(kThreads)
     causal_attention_backward_begins_kernel(const int32_t* offsets, int num_sequences,
@@ -346,13 +367,24 @@ void attention_backward_prepare(CudaDevice& device, const ops::CausalAttentionBa
                                 const Tensor& delta_RH, const Tensor& row_begins_R) {
   const int64_t R = args.q_RHK.size(0);
   const int64_t units = R * args.q_RHK.size(1);
-  with_activation_type("causal_attention_backward", args.q_RHK.dtype(), [&](auto element) {
-    using T = typename decltype(element)::type;
-    launch(device, "causal_attention_backward_delta_kernel",
-           causal_attention_backward_delta_kernel<T>, divide_up(units, kWarps), kThreads, 0,
-           pointer<const T>(args.do_RHV), pointer<const T>(args.o_RHV), pointer<float>(delta_RH),
-           units, narrow<int>(args.v_RHV.size(2)));
-  });
+  const auto run_heads = [&](auto lanes) {
+    constexpr int kLanes = decltype(lanes)::value;
+    launch(device, "causal_attention_backward_delta_heads_kernel",
+           causal_attention_backward_delta_heads_kernel<kLanes>,
+           divide_up(units, HeadTile<kLanes>::kTilesPerBlock), kHeadBlock, 0,
+           pointer<const __nv_bfloat16>(args.do_RHV), pointer<const __nv_bfloat16>(args.o_RHV),
+           pointer<float>(delta_RH), units);
+  };
+  if (!all_aligned(args.do_RHV, args.o_RHV) ||
+      !with_head_lanes(args.q_RHK.dtype(), args.v_RHV.size(2), run_heads)) {
+    with_activation_type("causal_attention_backward", args.q_RHK.dtype(), [&](auto element) {
+      using T = typename decltype(element)::type;
+      launch(device, "causal_attention_backward_delta_kernel",
+             causal_attention_backward_delta_kernel<T>, divide_up(units, kWarps), kThreads, 0,
+             pointer<const T>(args.do_RHV), pointer<const T>(args.o_RHV), pointer<float>(delta_RH),
+             units, narrow<int>(args.v_RHV.size(2)));
+    });
+  }
   launch(device, "causal_attention_backward_begins_kernel", causal_attention_backward_begins_kernel,
          divide_up(R, kThreads), kThreads, 0, pointer<const int32_t>(args.sequences.device_offsets),
          narrow<int>(args.sequences.num()), pointer<int32_t>(row_begins_R), R);
