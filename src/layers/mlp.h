@@ -17,7 +17,7 @@ class Mlp {
  private:
   int64_t width_;
   ParameterView gate_up_, down_;
-  Tensor gate_up_RX_;  // saved; the activation is made again in backward
+  Tensor gate_up_RX_, activated_RF_;  // saved
 };
 
 }  // namespace deltatrain::layers

@@ -1,8 +1,9 @@
 // SwiGLU between the projections of the MLP; gate and up lie side by side, [gate | up].
 //
 //   forward    y = gate sigmoid(gate) up
-//   backward   dgate = dy up sigmoid(gate) (1 + gate (1 - sigmoid(gate)))      dup = dy gate sigmoid(gate)
-//              y is not kept: backward makes it again for the gradient of the down projection
+//   backward   dgate = dy up sigmoid(gate) (1 + gate (1 - sigmoid(gate)))      dup = dy gate
+//   sigmoid(gate)
+//              y, for the gradient of the down projection: kept by the caller, or made again
 //
 // Source: arXiv:2002.05202. Derivation: docs/maths/swiglu.md.
 #pragma once
