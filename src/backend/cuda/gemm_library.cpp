@@ -17,6 +17,7 @@ namespace {
 
 constexpr const char* kFormat = "deltatrain gemm choices 1";
 constexpr int kMaxCandidates = 32;
+constexpr int64_t kRoundSize = 256;  // a multiple of the tiles' sizes
 constexpr int kTimedRounds = 5;
 // Candidates slower than the best by more than this factor in the first round are not timed again.
 constexpr float kHopeless = 1.25F;
@@ -254,6 +255,30 @@ void GemmLibrary::choose_algorithm(Plan& plan, const GemmProblem& problem,
     }
   }
 
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates;
+  const cublasStatus_t status = propose(plan, problem, candidates);
+  if (status != CUBLAS_STATUS_SUCCESS || candidates.empty()) {
+    throw DeviceError(
+        error_text("cuda: product " + problem.name(), "", "an algorithm of cuBLASLt",
+                   status == CUBLAS_STATUS_SUCCESS ? "none" : lt.get_status_string(status)));
+  }
+  plan.algorithm = candidates[0].algo;
+  choices_[problem.name()] = Choice{};
+  const double flops = 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
+                       static_cast<double>(problem.k);
+  if (!search_ || flops < kSearchFlops) return;
+  propose_as_if_round(plan, problem, candidates);
+  if (candidates.size() == 1) return;
+  if (time_candidates(plan, problem, operands, static_cast<int>(candidates.size()),
+                      candidates.data())) {
+    stored_[key] = to_hex(plan.algorithm);
+    write_file();
+  }
+}
+
+cublasStatus_t GemmLibrary::propose(const Plan& plan, const GemmProblem& problem,
+                                    std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+  const CublasLt& lt = cublas_lt();
   cublasLtMatmulPreference_t preference = nullptr;
   check_cublas(lt.preference_create(&preference), "cublasLtMatmulPreferenceCreate");
   const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
@@ -269,25 +294,43 @@ void GemmLibrary::choose_algorithm(Plan& plan, const GemmProblem& problem,
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(problem.alignment_b));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, static_cast<uint32_t>(problem.alignment_c));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, static_cast<uint32_t>(problem.alignment_c));
-  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> candidates{};
-  int num_candidates = 0;
+  std::array<cublasLtMatmulHeuristicResult_t, kMaxCandidates> proposals{};
+  int count = 0;
   const cublasStatus_t status =
       lt.algo_get_heuristic(handle_, plan.description, plan.a, plan.b, plan.c, plan.c, preference,
-                            kMaxCandidates, candidates.data(), &num_candidates);
+                            kMaxCandidates, proposals.data(), &count);
   lt.preference_destroy(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || num_candidates == 0) {
-    throw DeviceError(
-        error_text("cuda: product " + problem.name(), "", "an algorithm of cuBLASLt",
-                   status == CUBLAS_STATUS_SUCCESS ? "none" : lt.get_status_string(status)));
-  }
-  plan.algorithm = candidates[0].algo;
-  choices_[problem.name()] = Choice{};
-  const double flops = 2.0 * static_cast<double>(problem.m) * static_cast<double>(problem.n) *
-                       static_cast<double>(problem.k);
-  if (!search_ || flops < kSearchFlops || num_candidates == 1) return;
-  if (time_candidates(plan, problem, operands, num_candidates, candidates.data())) {
-    stored_[key] = to_hex(plan.algorithm);
-    write_file();
+  if (status == CUBLAS_STATUS_SUCCESS)
+    candidates.assign(proposals.begin(), proposals.begin() + count);
+  return status;
+}
+
+// The library judges outputs of odd sizes by the tiles that they fill: what it proposes for the
+// next round size below can be faster still, and runs as well where the library's own check says
+// so.
+void GemmLibrary::propose_as_if_round(const Plan& plan, const GemmProblem& problem,
+                                      std::vector<cublasLtMatmulHeuristicResult_t>& candidates) {
+  GemmProblem round = problem;
+  if (round.m > kRoundSize) round.m = round.m / kRoundSize * kRoundSize;
+  if (round.n > kRoundSize) round.n = round.n / kRoundSize * kRoundSize;
+  if (round == problem || problem.bias) return;
+  Plan round_plan;
+  round_plan.describe(round);
+  std::vector<cublasLtMatmulHeuristicResult_t> proposals;
+  if (propose(round_plan, round, proposals) != CUBLAS_STATUS_SUCCESS) return;
+  for (cublasLtMatmulHeuristicResult_t& proposal : proposals) {
+    cublasLtMatmulHeuristicResult_t checked{};
+    if (proposal.state != CUBLAS_STATUS_SUCCESS ||
+        cublas_lt().algo_check(handle_, plan.description, plan.a, plan.b, plan.c, plan.c,
+                               &proposal.algo, &checked) != CUBLAS_STATUS_SUCCESS ||
+        checked.workspaceSize > kWorkspaceBytes) {
+      continue;
+    }
+    const std::string text = to_hex(proposal.algo);
+    if (std::none_of(candidates.begin(), candidates.end(),
+                     [&text](const auto& known) { return to_hex(known.algo) == text; })) {
+      candidates.push_back(proposal);
+    }
   }
 }
 

@@ -1,10 +1,11 @@
 // Dense products by cuBLASLt, with algorithms chosen by measurement.
 //
-// The first time a product is met, up to 32 candidates that the library proposes are timed on the
-// operands of the call, hot, and the fastest is kept: in memory, and in a text file that later runs
-// read. Candidates that add partial sums in a type narrower than f32 are never asked for, and the
-// library promises the same bits for the same algorithm on the same card; so two runs with one file
-// give the same bits. A search waits for the device; any other call only enqueues.
+// The first time a product is met, up to 32 candidates that the library proposes for it, and as
+// many for the next round sizes, are timed on the operands of the call, hot, and the fastest is
+// kept: in memory, and in a text file that later runs read. Candidates that add partial sums in a
+// type narrower than f32 are never asked for, and the library promises the same bits for the same
+// algorithm on the same card; so two runs with one file give the same bits. A search waits for the
+// device; any other call only enqueues.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/cublas_lt.h"
 #include "base/dtype.h"
@@ -75,6 +77,10 @@ class GemmLibrary {
   struct Plan;
   Plan& find_plan(const GemmProblem& problem, const GemmOperands& operands);
   void choose_algorithm(Plan& plan, const GemmProblem& problem, const GemmOperands& operands);
+  cublasStatus_t propose(const Plan& plan, const GemmProblem& problem,
+                         std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
+  void propose_as_if_round(const Plan& plan, const GemmProblem& problem,
+                           std::vector<cublasLtMatmulHeuristicResult_t>& candidates);
   bool time_candidates(Plan& plan, const GemmProblem& problem, const GemmOperands& operands,
                        int num_candidates, cublasLtMatmulHeuristicResult_t* candidates);
   cublasStatus_t enqueue(const Plan& plan, const GemmOperands& operands, void* c,
