@@ -11,6 +11,14 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
+constexpr Tensor layers::LayerState::*kRecurrentMembers[] = {&layers::LayerState::recurrent_SGKV,
+                                                             &layers::LayerState::qk_history_SWX,
+                                                             &layers::LayerState::v_history_SWX};
+constexpr Tensor layers::LayerState::*kMembers[] = {
+    &layers::LayerState::recurrent_SGKV, &layers::LayerState::qk_history_SWX,
+    &layers::LayerState::v_history_SWX, &layers::LayerState::k_cache_SXHK,
+    &layers::LayerState::v_cache_SXHV};
+
 // Lays tensors end to end; first counts, then hands out.
 class Layout {
  public:
@@ -79,9 +87,64 @@ void State::check_room(int64_t sequence, int64_t num_tokens) const {
 
 void State::advance(const Context& context, std::span<const int32_t> num_tokens) {
   DELTATRAIN_CHECK(num_tokens.size() == lengths_.size(), "one count per sequence");
-  for (size_t s = 0; s < lengths_.size(); ++s) lengths_[s] += num_tokens[s];
-  context.device->copy_to_device(device_lengths_.raw(), lengths_.data(),
-                                 lengths_.size() * sizeof(int32_t));
+  advance(context, 0, num_tokens);
+}
+
+void State::advance(const Context& context, int64_t first, std::span<const int32_t> num_tokens) {
+  for (size_t i = 0; i < num_tokens.size(); ++i)
+    lengths_[static_cast<size_t>(first) + i] += num_tokens[i];
+  put_lengths(context, first, static_cast<int64_t>(num_tokens.size()));
+}
+
+void State::put_lengths(const Context& context, int64_t first, int64_t count) {
+  context.device->copy_to_device(device_lengths_.rows(first, first + count).raw(),
+                                 lengths_.data() + first,
+                                 static_cast<size_t>(count) * sizeof(int32_t));
+}
+
+std::vector<layers::LayerState> State::layers(int64_t first, int64_t count) const {
+  std::vector<layers::LayerState> part = layers_;
+  for (layers::LayerState& layer : part) {
+    for (Tensor layers::LayerState::*const member : kMembers) {
+      if ((layer.*member).defined()) layer.*member = (layer.*member).rows(first, first + count);
+    }
+  }
+  return part;
+}
+
+void State::reset_sequence(const Context& context, int64_t sequence) {
+  for (const layers::LayerState& layer : layers(sequence, 1)) {
+    // Caches are read up to their length only.
+    for (Tensor layers::LayerState::*const member : kRecurrentMembers) {
+      const Tensor& part = layer.*member;
+      if (part.defined())
+        context.device->fill_zero(part.raw(), static_cast<size_t>(part.num_bytes()));
+    }
+  }
+  lengths_[static_cast<size_t>(sequence)] = 0;
+  put_lengths(context, sequence, 1);
+}
+
+void State::copy_sequence(const Context& context, const State& source, int64_t from, int64_t to) {
+  DELTATRAIN_CHECK(source.layers_.size() == layers_.size() && source.max_length_ == max_length_,
+                   "states of one model and length");
+  const auto sources = source.layers(from, 1);
+  const auto targets = layers(to, 1);
+  const int64_t length = source.length(from);
+  for (size_t i = 0; i < targets.size(); ++i) {
+    for (Tensor layers::LayerState::*const member : kMembers) {
+      const Tensor& part = sources[i].*member;
+      if (!part.defined()) continue;
+      const bool is_cache = member == &layers::LayerState::k_cache_SXHK ||
+                            member == &layers::LayerState::v_cache_SXHV;
+      const int64_t bytes = is_cache ? part.num_bytes() / part.size(1) * length : part.num_bytes();
+      if (bytes == 0) continue;
+      context.device->copy_on_device((targets[i].*member).raw(), part.raw(),
+                                     static_cast<size_t>(bytes));
+    }
+  }
+  lengths_[static_cast<size_t>(to)] = narrow<int32_t>(length);
+  put_lengths(context, to, 1);
 }
 
 }  // namespace deltatrain::decode

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "layers/mixer.h"
@@ -24,6 +25,12 @@ class State {
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   int64_t num_bytes() const { return static_cast<int64_t>(storage_.num_bytes()); }
 
+  // Forgets sequence `sequence` alone.
+  void reset_sequence(const Context& context, int64_t sequence);
+  // Puts a copy of sequence `from` of `source` in place of sequence `to`: both go on by themselves
+  // from here. The states have one model and one max_length.
+  void copy_sequence(const Context& context, const State& source, int64_t from, int64_t to);
+
   // For the pass that reads and updates the state; `advance` after it, with the tokens each
   // sequence got.
   const std::vector<layers::LayerState>& layers() const { return layers_; }
@@ -31,8 +38,13 @@ class State {
   // ConfigError when a sequence of an attention model would outgrow max_length.
   void check_room(int64_t sequence, int64_t num_tokens) const;
   void advance(const Context& context, std::span<const int32_t> num_tokens);
+  // The same for a pass over sequences [first, first + num_tokens.size()) alone.
+  std::vector<layers::LayerState> layers(int64_t first, int64_t count) const;
+  void advance(const Context& context, int64_t first, std::span<const int32_t> num_tokens);
 
  private:
+  void put_lengths(const Context& context, int64_t first, int64_t count);
+
   Buffer storage_;
   std::vector<layers::LayerState> layers_;
   std::vector<int32_t> lengths_;
