@@ -96,6 +96,10 @@ class PickleWriter {
   void integer(int64_t value);
   void number(double value);
   void text(std::string_view value);  // UTF-8
+  // bytes, in the way of protocol 2: the call of _codecs.encode on their Latin-1 text.
+  void bytes(std::string_view value);
+  // A one-dimensional numpy array of uint32.
+  void numpy_u32(std::span<const uint32_t> values);
   void global(std::string_view module, std::string_view name);
   void begin_dict();
   void begin_ordered_dict();

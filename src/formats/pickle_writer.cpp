@@ -46,6 +46,67 @@ void PickleWriter::text(std::string_view value) {
   out_ += value;
 }
 
+void PickleWriter::bytes(std::string_view value) {
+  std::string utf8;
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      utf8 += c;
+    } else {
+      utf8 += static_cast<char>(0xc0U | (byte >> 6));
+      utf8 += static_cast<char>(0x80U | (byte & 0x3fU));
+    }
+  }
+  global("_codecs", "encode");
+  begin_tuple();
+  text(utf8);
+  text("latin1");
+  end_tuple();
+  call();
+}
+
+void PickleWriter::numpy_u32(std::span<const uint32_t> values) {
+  // An empty array, then its state: version, shape, dtype, order in memory, bytes.
+  global("numpy.core.multiarray", "_reconstruct");
+  begin_tuple();
+  global("numpy", "ndarray");
+  begin_tuple();
+  integer(0);
+  end_tuple();
+  bytes("b");
+  end_tuple();
+  call();
+  begin_tuple();
+  integer(1);
+  begin_tuple();
+  integer(static_cast<int64_t>(values.size()));
+  end_tuple();
+  global("numpy", "dtype");
+  begin_tuple();
+  text("u4");
+  boolean(false);
+  boolean(true);
+  end_tuple();
+  call();
+  begin_tuple();
+  integer(3);
+  text("<");
+  none();
+  none();
+  none();
+  integer(-1);
+  integer(-1);
+  integer(0);
+  end_tuple();
+  opcode('b');
+  boolean(false);
+  std::string raw;
+  for (const uint32_t value : values) put(raw, value, 4);
+  bytes(raw);
+  end_tuple();
+  opcode('b');
+}
+
 void PickleWriter::global(std::string_view module, std::string_view name) {
   DELTATRAIN_CHECK(is_allowed_global(module, name), std::string(module) + "." + std::string(name));
   opcode('c');
