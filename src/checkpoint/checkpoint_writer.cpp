@@ -1,7 +1,6 @@
 #include "checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <set>
 
@@ -10,6 +9,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "checkpoint/folders.h"
+#include "checkpoint/iteration_folder.h"
 #include "checkpoint/state_file.h"
 
 namespace deltatrain::checkpoint {
@@ -73,15 +73,13 @@ int64_t total_bytes(const std::vector<formats::TensorSpec>& specs) {
 }  // namespace
 
 struct CheckpointWriter::Contents {
-  std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::filesystem::path folder;
-  std::filesystem::path temporary;
-  std::filesystem::path final;
   SaveOptions options;
   internal::StateFile state_file;
+  // Before the writers: their files are closed before an unfinished folder is removed.
+  std::unique_ptr<IterationFolder> iteration;
   std::unique_ptr<GroupWriter> model;
   std::unique_ptr<GroupWriter> optimizer;
-  bool done = false;
 
   void before(const std::filesystem::path& file) const {
     if (options.before_file) options.before_file(file);
@@ -95,44 +93,25 @@ CheckpointWriter::CheckpointWriter(const std::filesystem::path& folder,
                                    const SaveOptions& options)
     : contents_(std::make_unique<Contents>()) {
   Contents& c = *contents_;
-  DELTATRAIN_CHECK(state.step >= 0 && state.consumed_samples >= 0,
-                   "step " + std::to_string(state.step));
+  DELTATRAIN_CHECK(state.consumed_samples >= 0, "step " + std::to_string(state.step));
   c.folder = folder;
-  c.final = checkpoint_path(folder, state.step);
-  c.temporary = c.final;
-  c.temporary += ".tmp";
   c.options = options;
   c.state_file.state = state;
-  internal::create_folder(folder);
-  internal::remove_folder(c.temporary);
   int64_t bytes = total_bytes(model) + total_bytes(optimizer);
   for (const CompanionFile& companion : options.companions)
     bytes += static_cast<int64_t>(companion.content.size());
-  internal::require_free_space(folder, bytes);
-  try {
-    internal::create_folder(c.temporary);
-    c.before(c.final / "model.safetensors");
-    c.model = std::make_unique<GroupWriter>(c.temporary, "model", model, options.max_file_bytes);
-    if (!optimizer.empty()) {
-      c.before(c.final / "optimizer.safetensors");
-      c.optimizer = std::make_unique<GroupWriter>(c.temporary, "optimizer", optimizer,
-                                                  options.max_file_bytes);
-    }
-  } catch (...) {
-    c.model.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(c.temporary, ignored);
-    throw;
+  c.iteration = std::make_unique<IterationFolder>(folder, state.step, bytes);
+  const std::filesystem::path& temporary = c.iteration->path();
+  c.before(c.iteration->final_path() / "model.safetensors");
+  c.model = std::make_unique<GroupWriter>(temporary, "model", model, options.max_file_bytes);
+  if (!optimizer.empty()) {
+    c.before(c.iteration->final_path() / "optimizer.safetensors");
+    c.optimizer =
+        std::make_unique<GroupWriter>(temporary, "optimizer", optimizer, options.max_file_bytes);
   }
 }
 
-CheckpointWriter::~CheckpointWriter() {
-  if (contents_->done) return;
-  contents_->model.reset();
-  contents_->optimizer.reset();
-  std::error_code ignored;
-  std::filesystem::remove_all(contents_->temporary, ignored);
-}
+CheckpointWriter::~CheckpointWriter() = default;
 
 void CheckpointWriter::append_model(const std::string& name, const void* data, int64_t bytes) {
   contents_->model->append(name, data, bytes);
@@ -150,40 +129,29 @@ SaveReport CheckpointWriter::commit() {
   for (const auto* group : {&c.state_file.model, &c.state_file.optimizer}) {
     for (const internal::FileRecord& file : group->files) names.insert(file.name);
   }
+  const std::filesystem::path& temporary = c.iteration->path();
+  const std::filesystem::path& final = c.iteration->final_path();
   for (const CompanionFile& companion : c.options.companions) {
     DELTATRAIN_CHECK(names.insert(companion.name).second, companion.name);
-    c.before(c.final / companion.name);
-    write_file_atomically(c.temporary / companion.name, companion.content);
+    c.before(final / companion.name);
+    write_file_atomically(temporary / companion.name, companion.content);
     c.state_file.companions.push_back(
         {companion.name, static_cast<int64_t>(companion.content.size()),
          xxh3_64(companion.content.data(), companion.content.size())});
   }
-  c.before(c.final / internal::kStateName);
+  c.before(final / internal::kStateName);
   const std::string state_text = internal::to_json(c.state_file);
-  write_file_atomically(c.temporary / internal::kStateName, state_text);
-
-  std::error_code ignored;
-  if (std::filesystem::exists(c.final, ignored)) {
-    internal::exchange_folders(c.temporary, c.final);
-    sync_directory(c.folder);
-    internal::remove_folder(c.temporary);
-  } else {
-    internal::rename_folder(c.temporary, c.final);
-    sync_directory(c.folder);
-  }
-  c.done = true;
-  c.before(c.folder / internal::kTrackerName);
-  write_file_atomically(c.folder / internal::kTrackerName, std::to_string(c.state_file.state.step));
+  write_file_atomically(temporary / internal::kStateName, state_text);
+  c.iteration->commit([&c] { c.before(c.folder / internal::kTrackerName); });
 
   SaveReport report;
-  report.folder = c.final;
+  report.folder = final;
   report.bytes = static_cast<int64_t>(state_text.size());
   for (const auto* files :
        {&c.state_file.model.files, &c.state_file.optimizer.files, &c.state_file.companions}) {
     for (const internal::FileRecord& file : *files) report.bytes += file.bytes;
   }
-  report.seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - c.start).count();
+  report.seconds = c.iteration->seconds();
   return report;
 }
 
