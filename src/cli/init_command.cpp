@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/commands.h"
+#include "cli/target_format.h"
 #include "cli/validators.h"
 #include "config/recipe_reader.h"
 #include "convert/convert.h"
@@ -21,6 +22,7 @@ struct InitArguments {
   std::string like = "fla";
   uint64_t seed = 42;
   std::string format = "hf";
+  std::string spec = "no-te";
   std::string dtype = "f32";
   std::string out;
   bool json = false;
@@ -30,8 +32,8 @@ void run_init(const InitArguments& arguments, Environment& environment) {
   const ResolvedRecipe resolved = load_recipe(arguments.recipe, arguments.overrides);
   convert::TargetOptions target;
   target.to = arguments.out;
-  target.format = arguments.format == "native" ? convert::TargetFormat::kNative
-                                               : convert::TargetFormat::kHuggingFace;
+  target.format = target_format(arguments.format);
+  target.layer_spec = arguments.spec == "te" ? convert::LayerSpec::kTe : convert::LayerSpec::kNoTe;
   target.dtype = arguments.dtype == "bf16" ? DType::kBF16 : DType::kF32;
   if (!resolved.recipe.data.tokenizer.empty()) target.tokenizer = resolved.recipe.data.tokenizer;
   const auto like =
@@ -59,8 +61,11 @@ void add_init_command(CLI::App& app, Environment& environment) {
   command->add_option("--seed", arguments->seed, "Seed, as torch.manual_seed takes it")
       ->check(whole_number(0))
       ->capture_default_str();
-  command->add_option("--format", arguments->format, "native or hf")
-      ->check(CLI::IsMember({"native", "hf"}))
+  command->add_option("--format", arguments->format, "native, hf or megatron")
+      ->check(CLI::IsMember({"native", "hf", "megatron"}))
+      ->capture_default_str();
+  command->add_option("--spec", arguments->spec, "Megatron's layers: no-te or te")
+      ->check(CLI::IsMember({"no-te", "te"}))
       ->capture_default_str();
   command->add_option("--dtype", arguments->dtype, "f32 or bf16")
       ->check(CLI::IsMember({"f32", "bf16"}))

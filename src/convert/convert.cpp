@@ -89,30 +89,74 @@ std::string file_sha256(const std::filesystem::path& path) {
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+    const std::filesystem::path extension = entry.path().extension();
+    if (extension == ".safetensors" || extension == ".pt") files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());
   return files;
 }
 
-// Writes the tensors of `source` and the companion files into `target`, which is empty.
+checkpoint::CheckpointState native_state(const WeightSource& source) {
+  const TrainingCounters counters = source.counters();
+  checkpoint::CheckpointState state;
+  state.step = counters.iteration;
+  state.consumed_samples = counters.consumed_samples.value_or(0);
+  const auto keep = [&state](const char* key, const auto& value) {
+    if (value) state.extra[key] = nlohmann::json(*value).dump();
+  };
+  keep("completed_steps", counters.completed_steps);
+  keep("global_batch_size", counters.global_batch_size);
+  keep("recipe", counters.recipe);
+  return state;
+}
+
+// Writes the tensors of `source` and the companion files into `target`, which is empty. With the
+// optimizer's state the weights are the masters, as `train` saves and wants them.
 void write_native(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
                   std::vector<checkpoint::CompanionFile> companions, int64_t max_file_bytes,
-                  const std::filesystem::path& target,
+                  bool optimizer, const std::filesystem::path& target,
                   const std::function<void(const std::string&)>& on_tensor) {
-  checkpoint::CheckpointState state;
-  state.step = source.step();
   checkpoint::SaveOptions save;
   save.max_file_bytes = max_file_bytes;
   save.companions = std::move(companions);
-  checkpoint::CheckpointWriter writer(target, state, specs, {}, save);
+  std::vector<formats::TensorSpec> moments;
+  for (const formats::TensorSpec& spec : specs) {
+    if (!optimizer) break;
+    moments.push_back({checkpoint::exp_avg_name(spec.name), DType::kF32, spec.shape});
+    moments.push_back({checkpoint::exp_avg_sq_name(spec.name), DType::kF32, spec.shape});
+  }
+  checkpoint::CheckpointWriter writer(target, native_state(source), specs, moments, save);
   for (size_t i = 0; i < specs.size(); ++i) {
     on_tensor(specs[i].name);
-    for_each_block(
-        source, source.tensors()[i], specs[i].dtype,
-        [&](const void* data, int64_t bytes) { writer.append_model(specs[i].name, data, bytes); });
+    const std::string& name = specs[i].name;
+    if (!optimizer) {
+      for_each_block(
+          source, source.tensors()[i], specs[i].dtype,
+          [&](const void* data, int64_t bytes) { writer.append_model(name, data, bytes); });
+      continue;
+    }
+    for_each_state_block(
+        source, StatePart::kMaster, specs[i],
+        [&](const float* data, int64_t count) { writer.append_model(name, data, 4 * count); });
+    for (const auto& [part, moment] :
+         {std::pair{StatePart::kExpAvg, checkpoint::exp_avg_name(name)},
+          std::pair{StatePart::kExpAvgSq, checkpoint::exp_avg_sq_name(name)}}) {
+      for_each_state_block(source, part, specs[i], [&, &to = moment](const float* data, int64_t n) {
+        writer.append_optimizer(to, data, 4 * n);
+      });
+    }
   }
   writer.commit();
+}
+
+void write_megatron(const WeightSource& source, const TargetOptions& options, DType dtype,
+                    const std::vector<checkpoint::CompanionFile>& companions,
+                    const std::filesystem::path& target,
+                    const std::function<void(const std::string&)>& on_tensor) {
+  checkpoint::SaveOptions save;
+  save.companions = companions;
+  save_megatron_checkpoint(source, {options.layer_spec, options.megatron_args, dtype}, target, save,
+                           on_tensor);
 }
 
 void write_hugging_face(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
@@ -138,7 +182,7 @@ void write_hugging_face(const WeightSource& source, const std::vector<formats::T
 // Reads the result as a user would and compares it with the source, bit for bit after the change of
 // dtype.
 void check_round_trip(const WeightSource& source, const std::vector<formats::TensorSpec>& specs,
-                      const std::filesystem::path& result, const std::string& shown,
+                      const std::filesystem::path& result, const std::string& shown, bool optimizer,
                       const std::function<void(const std::string&)>& on_tensor) {
   const auto back = open_weights(result);
   const auto fail = [&shown](const std::string& what, const std::string& expected,
@@ -149,22 +193,69 @@ void check_round_trip(const WeightSource& source, const std::vector<formats::Ten
   const auto differences =
       checkpoint::compare_tensors(specs, back->tensors(), checkpoint::DTypeRule::kEqual);
   if (!differences.none()) fail("tensors", "those written", differences.summary());
+  if (optimizer != back->has_optimizer()) fail("optimizer", "its state", "none");
+  std::vector<std::byte> got;
   for (size_t i = 0; i < specs.size(); ++i) {
-    on_tensor(specs[i].name);
-    std::vector<std::byte> expected;
+    const std::string& name = specs[i].name;
+    on_tensor(name);
     int64_t begin = 0;
-    for_each_block(source, source.tensors()[i], specs[i].dtype,
-                   [&](const void* data, int64_t bytes) {
-                     expected.resize(static_cast<size_t>(bytes));
-                     const int64_t count = bytes / dtype_bytes(specs[i].dtype);
-                     back->read(specs[i].name, begin, count, expected.data());
-                     if (std::memcmp(expected.data(), data, static_cast<size_t>(bytes)) != 0) {
-                       fail(specs[i].name, "the source's values", "others");
-                     }
-                     begin += count;
-                   });
-    back->release(specs[i].name);
+    const auto compare = [&](const void* data, int64_t bytes) {
+      got.resize(static_cast<size_t>(bytes));
+      const int64_t count = bytes / dtype_bytes(specs[i].dtype);
+      back->read(name, begin, count, got.data());
+      if (std::memcmp(got.data(), data, static_cast<size_t>(bytes)) != 0)
+        fail(name, "the source's values", "others");
+      begin += count;
+    };
+    if (!optimizer) {
+      for_each_block(source, source.tensors()[i], specs[i].dtype, compare);
+      back->release(name);
+      continue;
+    }
+    std::vector<std::byte> narrowed;
+    for_each_state_block(source, StatePart::kMaster, specs[i], [&](const float* data, int64_t n) {
+      narrowed.resize(static_cast<size_t>(n * dtype_bytes(specs[i].dtype)));
+      formats::cast_elements(DType::kF32, data, specs[i].dtype, narrowed.data(), n);
+      compare(narrowed.data(), static_cast<int64_t>(narrowed.size()));
+    });
+    for (const StatePart part : {StatePart::kMaster, StatePart::kExpAvg, StatePart::kExpAvgSq}) {
+      int64_t at = 0;
+      std::vector<float> stored;
+      for_each_state_block(source, part, specs[i], [&](const float* data, int64_t n) {
+        stored.resize(static_cast<size_t>(n));
+        back->read_state(part, name, at, n, stored.data());
+        if (std::memcmp(stored.data(), data, static_cast<size_t>(4 * n)) != 0)
+          fail(name + " of the optimizer", "the source's values", "others");
+        at += n;
+      });
+    }
+    back->release(name);
   }
+}
+
+// The dtype of all weights in a Megatron file.
+DType megatron_dtype(const WeightSource& source, const std::optional<DType>& wanted) {
+  if (wanted) return *wanted;
+  if (writes_optimizer(source)) return DType::kBF16;
+  const auto& tensors = source.tensors();
+  const bool narrow = std::all_of(tensors.begin(), tensors.end(),
+                                  [](const auto& spec) { return spec.dtype == DType::kBF16; });
+  return narrow ? DType::kBF16 : DType::kF32;
+}
+
+// Whether the optimizer's state goes along; says so when it is left behind.
+bool takes_optimizer(const WeightSource& source, const TargetOptions& options, Reporter& reporter) {
+  if (!source.has_optimizer() || options.format == TargetFormat::kHuggingFace) return false;
+  if (options.format == TargetFormat::kNative) {
+    if (!options.dtype || *options.dtype == DType::kF32) return true;
+    reporter.warning("convert", "the optimizer's state is left out: it belongs to f32 weights");
+    return false;
+  }
+  if (writes_optimizer(source)) return true;
+  reporter.warning("convert",
+                   "the optimizer's state is left out: there is no recipe beside it that says its "
+                   "settings, which Megatron stores with it");
+  return false;
 }
 
 }  // namespace
@@ -174,18 +265,32 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
   require_unused(options.to);
   ConvertReport report;
   report.source = source.describe();
-  const std::vector<formats::TensorSpec> parameters = model_parameters(source.config());
-  report.differences =
-      checkpoint::compare_tensors(parameters, source.tensors(), checkpoint::DTypeRule::kFloating);
+  report.differences = source.differences();
   report.num_tensors = static_cast<int64_t>(source.tensors().size());
   for (const formats::TensorSpec& spec : source.tensors())
     report.num_parameters += spec.shape.num_elements();
   if (!report.differences.none()) return report;
+  for (const std::string& note : source.notes()) reporter.message("convert", note);
+  if (options.format == TargetFormat::kMegatron) {
+    const std::string problem = find_megatron_problem(source.config(), options.layer_spec);
+    if (!problem.empty())
+      throw UnsupportedError(
+          error_text(options.to.string(), "model", "one that Megatron with Primus has", problem));
+    if (source.config().attn && source.config().attn->norm_eps != source.config().norm_eps)
+      reporter.warning("convert",
+                       fmt::format("Megatron has one epsilon for all norms, {}: the norms "
+                                   "on the ranks of latent attention have {} here",
+                                   source.config().norm_eps, source.config().attn->norm_eps));
+  }
 
+  report.optimizer = takes_optimizer(source, options, reporter);
   std::vector<formats::TensorSpec> specs = source.tensors();
   for (formats::TensorSpec& spec : specs) {
-    const DType stored = spec.dtype;
-    if (options.dtype) spec.dtype = *options.dtype;
+    const DType stored =
+        report.optimizer && options.format == TargetFormat::kNative ? DType::kF32 : spec.dtype;
+    spec.dtype = options.format == TargetFormat::kMegatron ? megatron_dtype(source, options.dtype)
+                                                           : options.dtype.value_or(stored);
+    if (report.optimizer) continue;  // the masters keep every bit
     report.lossy = report.lossy || dtype_bytes(spec.dtype) < dtype_bytes(stored) ||
                    (stored == DType::kF16 && spec.dtype == DType::kBF16);
   }
@@ -204,6 +309,10 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
                      "no tokenizer found beside the weights; --tokenizer names another place");
   }
   companions.insert(companions.end(), of_tokenizer.begin(), of_tokenizer.end());
+  if (const auto recipe = source.counters().recipe;
+      recipe && options.format != TargetFormat::kHuggingFace) {
+    companions.push_back({"recipe.yaml", *recipe});
+  }
 
   FolderInTheMaking folder(options.to);
   const auto total = static_cast<int64_t>(specs.size()) * (options.round_trip ? 2 : 1);
@@ -212,12 +321,16 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
     reporter.progress("convert", done++, total, "tensors", name);
   };
   if (options.format == TargetFormat::kNative) {
-    write_native(source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
+    write_native(source, specs, companions, options.max_file_bytes, report.optimizer, folder.path(),
+                 on_tensor);
+  } else if (options.format == TargetFormat::kMegatron) {
+    write_megatron(source, options, dtype, companions, folder.path(), on_tensor);
   } else {
     write_hugging_face(source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
   }
   if (options.round_trip) {
-    check_round_trip(source, specs, folder.path(), options.to.string(), on_tensor);
+    check_round_trip(source, specs, folder.path(), options.to.string(), report.optimizer,
+                     on_tensor);
     report.round_trip_exact = true;
   }
   reporter.progress("convert", total, total, "tensors", "");
@@ -230,9 +343,9 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
 }
 
 ConvertReport convert_model(const std::filesystem::path& from, const TargetOptions& target,
-                            Reporter& reporter) {
+                            Reporter& reporter, const OpenOptions& open) {
   require_unused(target.to);  // before a source of gigabytes is looked at
-  return write_model(*open_weights(from), target, reporter);
+  return write_model(*open_weights(from, open), target, reporter);
 }
 
 std::string to_text(const ConvertReport& report) {
@@ -244,6 +357,7 @@ std::string to_text(const ConvertReport& report) {
   for (const std::string& name : differences.missing) text += "missing: " + name + "\n";
   for (const std::string& name : differences.extra) text += "extra: " + name + "\n";
   for (const std::string& line : differences.mismatched) text += "shape mismatch: " + line + "\n";
+  if (report.optimizer) text += "with the optimizer's state\n";
   if (report.round_trip_exact) {
     text += report.lossy ? "round trip: every bit equal after the change of dtype, which rounds\n"
                          : "round trip: every bit equal\n";
@@ -266,6 +380,7 @@ std::string to_json(const ConvertReport& report) {
                                        {"extra", report.differences.extra},
                                        {"shape_mismatches", report.differences.mismatched},
                                        {"lossy", report.lossy},
+                                       {"optimizer", report.optimizer},
                                        {"round_trip_exact", report.round_trip_exact},
                                        {"files", files}};
   return root.dump(1) + "\n";

@@ -11,19 +11,26 @@
 #include "base/dtype.h"
 #include "base/reporter.h"
 #include "checkpoint/tensor_matching.h"
+#include "convert/megatron_writer.h"
 #include "convert/weight_source.h"
 
 namespace deltatrain::convert {
 
-enum class TargetFormat : uint8_t { kNative, kHuggingFace };  // "native", "hf"
+enum class TargetFormat : uint8_t {
+  kNative,
+  kHuggingFace,
+  kMegatron
+};  // "native", "hf", "megatron"
 
 struct TargetOptions {
   std::filesystem::path to;  // does not exist, or is an empty folder
   TargetFormat format = TargetFormat::kHuggingFace;
-  std::optional<DType> dtype;  // f32 or bf16; absent: as stored
+  std::optional<DType> dtype;  // f32 or bf16; absent: as stored (Megatron with optimizer: bf16)
   std::optional<std::filesystem::path>
-      tokenizer;            // folder or tokenizer.json; absent: beside the weights
-  bool round_trip = false;  // read the result back and compare every bit
+      tokenizer;                            // folder or tokenizer.json; absent: beside the weights
+  bool round_trip = false;                  // read the result back and compare every bit
+  LayerSpec layer_spec = LayerSpec::kNoTe;  // Megatron
+  MegatronArgsMode megatron_args = MegatronArgsMode::kNone;  // Megatron
   int64_t max_file_bytes = 5'000'000'000;
 };
 
@@ -37,8 +44,9 @@ struct ConvertReport {
   int64_t num_tensors = 0;
   int64_t num_parameters = 0;
   checkpoint::TensorDifferences differences;
-  bool written = false;  // only when there are no differences
-  bool lossy = false;    // a dtype was narrowed
+  bool written = false;    // only when there are no differences
+  bool optimizer = false;  // its state was taken along
+  bool lossy = false;      // a dtype was narrowed
   bool round_trip_exact = false;
   std::vector<WrittenFile> files;  // those with weights
 };
@@ -50,10 +58,10 @@ struct ConvertReport {
 ConvertReport write_model(const WeightSource& source, const TargetOptions& target,
                           Reporter& reporter);
 
-// The same from a native checkpoint or a Hugging Face folder. Throws also FormatError or
-// UnsupportedError for one that can't be read or is another model.
+// The same from a native checkpoint, a Hugging Face folder or a Megatron checkpoint. Throws also
+// FormatError or UnsupportedError for one that can't be read or is another model.
 ConvertReport convert_model(const std::filesystem::path& from, const TargetOptions& target,
-                            Reporter& reporter);
+                            Reporter& reporter, const OpenOptions& open = {});
 
 // "N tensors, P parameters, 0 missing, 0 extra, 0 shape mismatches", then one line per difference
 // or file.

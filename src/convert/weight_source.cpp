@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/model_folder.h"
 #include "config/hf_config.h"
+#include "convert/megatron_source.h"
+#include "convert/parameter_table.h"
 #include "formats/element_cast.h"
 
 namespace deltatrain::convert {
@@ -59,6 +63,8 @@ class FolderSource : public WeightSource {
       tensors_.push_back({name, spec.dtype, spec.shape});
     }
     refuse_gates_per_key_head(config_, tensors_, path.string());
+    if (model_.is_native()) state_.emplace(path);
+    if (state_) collect_moments();
   }
 
   std::string describe() const override {
@@ -76,9 +82,68 @@ class FolderSource : public WeightSource {
     std::memcpy(out, stored.bytes.data() + begin * width, static_cast<size_t>(count * width));
   }
 
-  void release(const std::string& name) const override { drop_pages(tensor(name).bytes); }
+  void release(const std::string& name) const override {
+    drop_pages(tensor(name).bytes);
+    if (!has_optimizer_) return;
+    for (const std::string& moment :
+         {checkpoint::exp_avg_name(name), checkpoint::exp_avg_sq_name(name)}) {
+      const auto known = opened_.find(moment);
+      if (known != opened_.end()) drop_pages(known->second->bytes);
+    }
+  }
+
+  bool has_optimizer() const override { return has_optimizer_; }
+
+  void read_state(StatePart part, const std::string& name, int64_t begin, int64_t count,
+                  float* out) const override {
+    DELTATRAIN_CHECK(has_optimizer_, name);
+    const formats::StoredTensor& stored = part == StatePart::kMaster ? tensor(name)
+                                          : part == StatePart::kExpAvg
+                                              ? moment(checkpoint::exp_avg_name(name))
+                                              : moment(checkpoint::exp_avg_sq_name(name));
+    std::memcpy(out, stored.bytes.data() + begin * 4, static_cast<size_t>(count) * 4);
+  }
+
+  TrainingCounters counters() const override {
+    TrainingCounters counters{.iteration = step()};
+    if (!state_) return counters;
+    const checkpoint::CheckpointState& state = state_->state();
+    const auto extra = [&state](const char* key) -> nlohmann::json {
+      const auto found = state.extra.find(key);
+      return found == state.extra.end() ? nlohmann::json() : nlohmann::json::parse(found->second);
+    };
+    // A conversion of weights alone leaves 0 there.
+    if (state.consumed_samples > 0 || state.extra.contains("recipe"))
+      counters.consumed_samples = state.consumed_samples;
+    if (const auto steps = extra("completed_steps"); steps.is_number_integer())
+      counters.completed_steps = steps.get<int64_t>();
+    if (const auto batch = extra("global_batch_size"); batch.is_number_integer())
+      counters.global_batch_size = batch.get<int64_t>();
+    if (const auto recipe = extra("recipe"); recipe.is_string())
+      counters.recipe = recipe.get<std::string>();
+    return counters;
+  }
 
  private:
+  // Moments count as there only when all are, in f32 and beside f32 weights, as `train` saves them.
+  void collect_moments() {
+    if (state_->optimizer().size() != 2 * tensors_.size()) return;
+    std::map<std::string, const checkpoint::TensorRecord*> records;
+    for (const checkpoint::TensorRecord& record : state_->optimizer())
+      records.emplace(record.name, &record);
+    for (const formats::TensorSpec& spec : tensors_) {
+      if (spec.dtype != DType::kF32) return;
+      for (const std::string& name :
+           {checkpoint::exp_avg_name(spec.name), checkpoint::exp_avg_sq_name(spec.name)}) {
+        const auto found = records.find(name);
+        if (found == records.end() || found->second->dtype != DType::kF32 ||
+            found->second->shape != spec.shape)
+          return;
+      }
+    }
+    has_optimizer_ = true;
+  }
+
   // Checksums are verified once per tensor, when it is first asked for.
   const formats::StoredTensor& tensor(const std::string& name) const {
     const auto known = opened_.find(name);
@@ -88,16 +153,39 @@ class FolderSource : public WeightSource {
     return stored;
   }
 
+  const formats::StoredTensor& moment(const std::string& name) const {
+    const auto known = opened_.find(name);
+    if (known != opened_.end()) return *known->second;
+    const formats::StoredTensor& stored = state_->optimizer_tensor(name);
+    opened_.emplace(name, &stored);
+    return stored;
+  }
+
   checkpoint::ModelFolder model_;
   ModelConfig config_;
   std::map<std::string, std::string> stored_as_;
   std::vector<formats::TensorSpec> tensors_;
   mutable std::map<std::string, const formats::StoredTensor*> opened_;
+  std::optional<checkpoint::CheckpointReader> state_;  // of a native checkpoint
+  bool has_optimizer_ = false;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path) {
+void WeightSource::read_state(StatePart, const std::string& name, int64_t, int64_t, float*) const {
+  throw InternalError(name + ": state of an optimizer was asked of weights alone");
+}
+
+checkpoint::TensorDifferences WeightSource::differences() const {
+  return checkpoint::compare_tensors(model_parameters(config()), tensors(),
+                                     checkpoint::DTypeRule::kFloating);
+}
+
+std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path,
+                                           const OpenOptions& options) {
+  const bool native = checkpoint::is_native_checkpoint(path);
+  if (!native && !formats::has_safetensors(path) && find_megatron_checkpoint(path))
+    return open_megatron(path, options);
   return std::make_unique<FolderSource>(path);
 }
 
@@ -117,6 +205,20 @@ void for_each_block(const WeightSource& source, const formats::TensorSpec& spec,
       formats::cast_elements(spec.dtype, stored.data(), dtype, converted.data(), n);
       consume(converted.data(), n * dtype_bytes(dtype));
     }
+  }
+  source.release(spec.name);
+}
+
+void for_each_state_block(const WeightSource& source, StatePart part,
+                          const formats::TensorSpec& spec,
+                          const std::function<void(const float* data, int64_t count)>& consume) {
+  const int64_t count = spec.shape.num_elements();
+  const int64_t block = std::min(count, kBlockElements);
+  std::vector<float> values(static_cast<size_t>(block));
+  for (int64_t begin = 0; begin < count; begin += block) {
+    const int64_t n = std::min(block, count - begin);
+    source.read_state(part, spec.name, begin, n, values.data());
+    consume(values.data(), n);
   }
   source.release(spec.name);
 }

@@ -164,7 +164,7 @@ TEST(ConvertStrictTest, ListsEveryDifferenceAndWritesNothing) {
             "extra: model.final_norm.weight\n"
             "shape mismatch: model.layers.0.attn.o_proj.weight: expected f32 [64, 64], got f32 "
             "[32, 128]\n");
-  EXPECT_THAT(result.err, HasSubstr("expected the tensors of config.json's model, got 2 missing"));
+  EXPECT_THAT(result.err, HasSubstr("expected the tensors of its model, got 2 missing"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
   const auto json = nlohmann::json::parse(test::run_program(arguments + " --json").out);
   EXPECT_FALSE(json["written"].get<bool>());

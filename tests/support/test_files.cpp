@@ -1,12 +1,15 @@
 #include "support/test_files.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
+#include <thread>
 
 namespace deltatrain::test {
 
@@ -25,11 +28,29 @@ std::filesystem::path golden_path(const std::string& name) {
   return std::filesystem::path(DELTATRAIN_SOURCE_DIR) / "tests" / "golden" / name;
 }
 
-ProgramResult run_program(const std::string& arguments) {
+ProgramResult run_program(const std::string& arguments, double kill_after_seconds) {
   const TemporaryFolder folder;
-  const std::string command = std::string(DELTATRAIN_PROGRAM) + " " + arguments + " >" +
+  const std::string command = "exec " + std::string(DELTATRAIN_PROGRAM) + " " + arguments + " >" +
                               (folder / "out").string() + " 2>" + (folder / "err").string() + " </dev/null";
-  const int status = std::system(command.c_str());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  if (kill_after_seconds > 0) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kill_after_seconds);
+    while (::waitpid(child, &status, WNOHANG) == 0) {
+      if (std::chrono::steady_clock::now() >= end) {
+        ::kill(child, SIGKILL);
+        ::waitpid(child, &status, 0);
+        break;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  } else {
+    ::waitpid(child, &status, 0);
+  }
   ProgramResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   for (const auto& [name, text] : {std::pair{"out", &result.out}, {"err", &result.err}}) {

@@ -29,7 +29,8 @@ struct ProgramResult {
   std::string err;
 };
 
-// Runs the built program with a shell-quoted argument line.
-ProgramResult run_program(const std::string& arguments);
+// Runs the built program with a shell-quoted argument line; with `kill_after_seconds` > 0 it is
+// killed (SIGKILL, exit code 137) when it has run that long.
+ProgramResult run_program(const std::string& arguments, double kill_after_seconds = 0);
 
 }  // namespace deltatrain::test
