@@ -17,7 +17,9 @@ enum class DecayGroups : uint8_t { kMegatron, kHf, kMegatronExact };
 enum class Precision : uint8_t { kF32, kBf16 };
 enum class OnNonFinite : uint8_t { kStop, kSkip };
 enum class CheckpointFormat : uint8_t { kNative, kMegatron };
-enum class DataOrder : uint8_t {  // data/sample_source.h
+enum class MegatronLayers : uint8_t { kNoTe, kTe };           // "no-te", "te"
+enum class MegatronArgsKind : uint8_t { kNone, kNamespace };  // of a written file
+enum class DataOrder : uint8_t {                              // data/sample_source.h
   kSequential,
   kMegatron,
   kMegatronCyclic,
@@ -87,6 +89,15 @@ struct CheckpointConfig {
   bool hf = false;        // also write hf/ beside each checkpoint
   bool fallback = false;  // resume from the newest whole checkpoint when the last is broken
   std::optional<std::string> init_from;  // checkpoint or Hugging Face folder
+  // Another run's checkpoint to go on from, and how much of it is taken, as Megatron's options say.
+  // The rest speaks of `load` where that is given, else of --resume.
+  std::optional<std::string> load;
+  std::optional<int64_t> ckpt_step;  // instead of the tracker's
+  bool finetune = false;             // weights alone: iteration, data and optimizer start anew
+  bool no_load_optim = false;        // moments and schedule start anew, iteration and data go on
+  bool no_load_rng = false;          // there is no such state here: it follows from seed and step
+  MegatronLayers megatron_spec = MegatronLayers::kNoTe;
+  MegatronArgsKind megatron_args = MegatronArgsKind::kNone;
 
   friend bool operator==(const CheckpointConfig&, const CheckpointConfig&) = default;
 };

@@ -482,6 +482,26 @@ std::vector<RecipeField> training_fields() {
                        "Resume from the newest whole checkpoint when the last is broken.")),
       optional_path("checkpoint.init_from", DELTATRAIN_FIELD(checkpoint.init_from),
                     "Weights to start from: a checkpoint or a Hugging Face folder."),
+      optional_path(
+          "checkpoint.load", DELTATRAIN_FIELD(checkpoint.load),
+          "Another run's checkpoint, native or Megatron's, to go on from in a new --out."),
+      optional_integer("checkpoint.ckpt_step", 0, DELTATRAIN_FIELD(checkpoint.ckpt_step),
+                       "Iteration to take instead of the tracker's, of load, or without load of "
+                       "--resume; so are the three below meant."),
+      boolean("checkpoint.finetune", DELTATRAIN_FIELD(checkpoint.finetune),
+              "The weights alone: iteration, data and optimizer start anew."),
+      boolean("checkpoint.no_load_optim", DELTATRAIN_FIELD(checkpoint.no_load_optim),
+              "Not the optimizer: moments and schedule start anew, iteration and data go on."),
+      boolean("checkpoint.no_load_rng", DELTATRAIN_FIELD(checkpoint.no_load_rng),
+              "As in Megatron; changes nothing here, where random numbers follow from the seed and "
+              "the step."),
+      harmless(choice("checkpoint.megatron_spec", {"no-te", "te"},
+                      DELTATRAIN_FIELD(checkpoint.megatron_spec),
+                      "Layers of a checkpoint of format megatron; te: Transformer Engine's.")),
+      harmless(choice("checkpoint.megatron_args", {"none", "namespace"},
+                      DELTATRAIN_FIELD(checkpoint.megatron_args),
+                      "none: torch.load takes the file with weights_only; namespace: with what "
+                      "Megatron needs to resume.")),
       harmless(integer("log.log_interval", 1, kAny, DELTATRAIN_FIELD(log.log_interval),
                        "Steps per line of log.txt.")),
   };

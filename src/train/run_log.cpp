@@ -64,16 +64,18 @@ void RunLog::begin(const ResolvedRecipe& resolved, const std::string& command,
                           .dump());
 }
 
-void RunLog::resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint) {
+void RunLog::resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint,
+                     const std::vector<std::string>& meaning) {
   reporter_.message(
       "resume", fmt::format("step {} ({} samples) from {}", step, consumed_samples, checkpoint));
-  folder_.add_metrics(Json{
-      {"kind", "resume"},
-      {"time", unix_seconds()},
-      {"step", step},
-      {"consumed_samples", consumed_samples},
-      {"checkpoint",
-       checkpoint}}.dump());
+  Json line{{"kind", "resume"},
+            {"time", unix_seconds()},
+            {"step", step},
+            {"consumed_samples", consumed_samples},
+            {"checkpoint", checkpoint}};
+  if (!meaning.empty()) line["meaning"] = meaning;
+  folder_.add_metrics(line.dump());
+  for (const std::string& text : meaning) folder_.add_log(" resume: " + text);
 }
 
 void RunLog::step(const StepReport& report) {

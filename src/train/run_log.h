@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/reporter.h"
 #include "checkpoint/checkpoint.h"
@@ -29,7 +30,9 @@ class RunLog {
 
   void begin(const ResolvedRecipe& resolved, const std::string& command, const std::string& device,
              int64_t num_parameters, const MemoryPlan& plan, int64_t total_bytes);
-  void resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint);
+  // `meaning`: what was taken over and how, a line each; written into log.txt too.
+  void resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint,
+               const std::vector<std::string>& meaning);
   void step(const StepReport& report);
   void validation(int64_t step, double loss, int64_t num_tokens);
   void saved(const checkpoint::SaveReport& report, double stall_seconds);

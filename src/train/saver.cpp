@@ -1,9 +1,15 @@
 #include "train/saver.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstring>
+#include <map>
 #include <utility>
 
 #include "base/check.h"
+#include "base/reporter.h"
+#include "convert/convert.h"
+#include "formats/element_cast.h"
 
 namespace deltatrain::train {
 
@@ -32,14 +38,69 @@ HostState name_tensors(TrainingStep& step, const Buffer& host) {
   return state;
 }
 
+// A snapshot as weights to be written in another form.
+class SnapshotSource : public convert::WeightSource {
+ public:
+  SnapshotSource(const Recipe& recipe, const std::string& yaml,
+                 const checkpoint::CheckpointState& state,
+                 const std::vector<checkpoint::NamedTensor>& model,
+                 const std::vector<checkpoint::NamedTensor>& optimizer,
+                 std::filesystem::path folder)
+      : config_(recipe.model), folder_(std::move(folder)) {
+    for (const checkpoint::NamedTensor& named : model)
+      tensors_.push_back({named.name, named.tensor.dtype(), named.tensor.shape()});
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const auto& a, const auto& b) { return a.name < b.name; });
+    for (const auto* list : {&model, &optimizer}) {
+      for (const checkpoint::NamedTensor& named : *list) by_name_.emplace(named.name, named.tensor);
+    }
+    counters_ = {state.step, state.consumed_samples, std::stoll(state.extra.at("completed_steps")),
+                 recipe.train.global_batch_size, yaml};
+  }
+
+  std::string describe() const override { return "step " + std::to_string(step()); }
+  int64_t step() const override { return counters_.iteration; }
+  const std::filesystem::path& folder() const override { return folder_; }
+  const ModelConfig& config() const override { return config_; }
+  const std::vector<formats::TensorSpec>& tensors() const override { return tensors_; }
+  void release(const std::string&) const override {}
+  bool has_optimizer() const override { return true; }
+  convert::TrainingCounters counters() const override { return counters_; }
+
+  void read(const std::string& name, int64_t begin, int64_t count, void* out) const override {
+    const Tensor& tensor = by_name_.at(name);
+    const int64_t width = dtype_bytes(tensor.dtype());
+    std::memcpy(out, static_cast<const char*>(tensor.raw()) + begin * width,
+                static_cast<size_t>(count * width));
+  }
+
+  void read_state(convert::StatePart part, const std::string& name, int64_t begin, int64_t count,
+                  float* out) const override {
+    const Tensor& tensor =
+        by_name_.at(part == convert::StatePart::kMaster   ? name
+                    : part == convert::StatePart::kExpAvg ? checkpoint::exp_avg_name(name)
+                                                          : checkpoint::exp_avg_sq_name(name));
+    const int64_t width = dtype_bytes(tensor.dtype());
+    formats::cast_elements(tensor.dtype(), static_cast<const char*>(tensor.raw()) + begin * width,
+                           DType::kF32, out, count);
+  }
+
+ private:
+  ModelConfig config_;
+  std::filesystem::path folder_;
+  std::vector<formats::TensorSpec> tensors_;
+  std::map<std::string, Tensor> by_name_;
+  convert::TrainingCounters counters_;
+};
+
 }  // namespace
 
-Saver::Saver(std::filesystem::path folder, const CheckpointConfig& config,
-             std::vector<checkpoint::CompanionFile> companions, AfterSave after_save)
+Saver::Saver(std::filesystem::path folder, const Recipe& recipe, std::string yaml,
+             std::vector<checkpoint::CompanionFile> companions)
     : folder_(std::move(folder)),
-      config_(config),
-      companions_(std::move(companions)),
-      after_save_(std::move(after_save)) {}
+      recipe_(recipe),
+      yaml_(std::move(yaml)),
+      companions_(std::move(companions)) {}
 
 Saver::~Saver() {
   if (running_.valid()) running_.wait();
@@ -60,14 +121,47 @@ void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
   running_ = std::async(std::launch::async, [this, state, tensors = name_tensors(step, snapshot_)] {
-    checkpoint::SaveOptions options;
-    options.companions = companions_;
-    auto report =
-        checkpoint::save_checkpoint(folder_, state, tensors.model, tensors.optimizer, options);
-    if (after_save_) after_save_(report.folder);
-    checkpoint::prune_checkpoints(folder_, config_.keep_last, config_.keep_every);
+    const auto report = write(state, tensors.model, tensors.optimizer);
+    checkpoint::prune_checkpoints(folder_, recipe_.checkpoint.keep_last,
+                                  recipe_.checkpoint.keep_every);
     return report;
   });
+}
+
+checkpoint::SaveReport Saver::write(const checkpoint::CheckpointState& state,
+                                    const std::vector<checkpoint::NamedTensor>& model,
+                                    const std::vector<checkpoint::NamedTensor>& optimizer) const {
+  checkpoint::SaveOptions options;
+  options.companions = companions_;
+  const bool native = recipe_.checkpoint.format == CheckpointFormat::kNative;
+  if (native && !recipe_.checkpoint.hf)
+    return checkpoint::save_checkpoint(folder_, state, model, optimizer, options);
+  const SnapshotSource source(recipe_, yaml_, state, model, optimizer,
+                              checkpoint::checkpoint_path(folder_, state.step));
+  checkpoint::SaveReport report;
+  if (native) {
+    report = checkpoint::save_checkpoint(folder_, state, model, optimizer, options);
+  } else {
+    const CheckpointConfig& config = recipe_.checkpoint;
+    const convert::MegatronTarget target{
+        config.megatron_spec == MegatronLayers::kTe ? convert::LayerSpec::kTe
+                                                    : convert::LayerSpec::kNoTe,
+        config.megatron_args == MegatronArgsKind::kNamespace ? convert::MegatronArgsMode::kNamespace
+                                                             : convert::MegatronArgsMode::kNone,
+        DType::kBF16};
+    report = convert::save_megatron_checkpoint(source, target, folder_, options,
+                                               [](const std::string&) {});
+  }
+  if (recipe_.checkpoint.hf) {
+    convert::TargetOptions target;
+    target.to = report.folder / "hf";
+    target.dtype = recipe_.train.precision == Precision::kBf16 ? DType::kBF16 : DType::kF32;
+    for (const convert::WrittenFile& file :
+         convert::write_model(source, target, silent_reporter()).files) {
+      report.bytes += static_cast<int64_t>(std::filesystem::file_size(target.to / file.path));
+    }
+  }
+  return report;
 }
 
 std::optional<checkpoint::SaveReport> Saver::finished(Wait wait) {

@@ -10,18 +10,17 @@
 
 #include "checkpoint/checkpoint.h"
 #include "config/recipe.h"
+#include "convert/weight_source.h"
 #include "model/training_step.h"
 
 namespace deltatrain::train {
 
 class Saver {
  public:
-  // Called on the writing thread when a checkpoint is whole, before old ones are pruned. May be
-  // empty.
-  using AfterSave = std::function<void(const std::filesystem::path& folder)>;
-
-  Saver(std::filesystem::path folder, const CheckpointConfig& config,
-        std::vector<checkpoint::CompanionFile> companions, AfterSave after_save);
+  // Writes checkpoint.format's files and, with checkpoint.hf, hf/ in each iteration's folder.
+  // `yaml` is the resolved recipe.
+  Saver(std::filesystem::path folder, const Recipe& recipe, std::string yaml,
+        std::vector<checkpoint::CompanionFile> companions);
   ~Saver();
 
   // Copies the tensors and starts to write. The report of the save before must have been taken.
@@ -34,10 +33,14 @@ class Saver {
   double last_snapshot_seconds() const { return snapshot_seconds_; }
 
  private:
+  checkpoint::SaveReport write(const checkpoint::CheckpointState& state,
+                               const std::vector<checkpoint::NamedTensor>& model,
+                               const std::vector<checkpoint::NamedTensor>& optimizer) const;
+
   std::filesystem::path folder_;
-  CheckpointConfig config_;
+  Recipe recipe_;
+  std::string yaml_;
   std::vector<checkpoint::CompanionFile> companions_;
-  AfterSave after_save_;
   Buffer snapshot_;
   double snapshot_seconds_ = 0;
   std::future<checkpoint::SaveReport> running_;

@@ -12,19 +12,19 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/model_folder.h"
 #include "config/hf_config.h"
+#include "convert/megatron_layout.h"
 #include "data/loader.h"
 #include "data/recipe_source.h"
 #include "model/initialization.h"
 #include "model/training_step.h"
-#include "model/weights.h"
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "text/tokenizer.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/saver.h"
+#include "train/starting_point.h"
 #include "train/step_profile.h"
 
 namespace deltatrain::train {
@@ -63,6 +63,11 @@ class Trainer {
   void tell_decay_groups() const;
   void start();
   void resume();
+  void take(const std::filesystem::path& from, const std::vector<std::string>& problems,
+            const LoadChoice& choice);
+  void tell_if_done();
+  static bool is_of_a_run(const std::filesystem::path& from);
+  void warn_of_changes(const std::string& recipe_before, const std::filesystem::path& from);
   void loop();
   void one_step();
   void write_profile();
@@ -88,6 +93,7 @@ class Trainer {
   int64_t completed_ = 0;  // steps that changed the weights: what schedule and optimizer count
   int64_t saved_at_ = -1;
   int64_t steps_here_ = 0;  // of this process
+  int64_t began_at_ = 0;
   TrainResult result_;
 };
 
@@ -172,51 +178,89 @@ void Trainer::tell_decay_groups() const {
 }
 
 void Trainer::start() {
-  if (!recipe_.checkpoint.init_from) {
+  const CheckpointConfig& config = recipe_.checkpoint;
+  if (config.load) {
+    std::vector<std::string> problems;
+    take(locate_checkpoint(*config.load, config.ckpt_step, config.fallback, &problems), problems,
+         {config.finetune, config.no_load_optim, config.no_load_rng});
+    saved_at_ = -1;  // not in this run's folder
+    return;
+  }
+  if (!config.init_from) {
     initialize(step_->context(), step_->parameters(), recipe_.model.initializer_range,
                recipe_.train.seed);
     return;
   }
-  const checkpoint::ModelFolder from(*recipe_.checkpoint.init_from);
-  load_weights(step_->context(), recipe_.model, from, step_->parameters());
-  reporter_.message("train", "weights from " + from.folder().string());
+  const StartingPoint point =
+      load_starting_point(*config.init_from, recipe_, {.finetune = true}, *step_);
+  for (const std::string& line : point.log) reporter_.message("train", line);
+}
+
+// Takes a checkpoint over and says in the log what that means.
+void Trainer::take(const std::filesystem::path& from, const std::vector<std::string>& problems,
+                   const LoadChoice& choice) {
+  for (const std::string& problem : problems) reporter_.warning("resume", problem);
+  const StartingPoint point = load_starting_point(from, recipe_, choice, *step_);
+  if (point.recipe) warn_of_changes(*point.recipe, from);
+  iteration_ = saved_at_ = began_at_ = point.iteration;
+  completed_ = point.completed_steps;
+  loader_->seek(point.consumed_samples);
+  for (const std::string& line : point.log) reporter_.message("resume", line);
+  log_->resumed(iteration_, point.consumed_samples, from.string(), point.log);
+  tell_if_done();
 }
 
 void Trainer::resume() {
-  const std::filesystem::path checkpoints = folder_->checkpoints();
-  std::filesystem::path from;
-  if (recipe_.checkpoint.fallback) {
-    std::vector<std::string> problems;
-    const auto newest = checkpoint::newest_whole_checkpoint(checkpoints, &problems);
-    for (const std::string& problem : problems) reporter_.warning("resume", problem);
-    if (!newest)
-      throw FormatError(error_text(checkpoints.string(), "--resume", "a whole checkpoint", "none"));
-    from = *newest;
-  } else {
-    from = checkpoint::find_checkpoint(checkpoints);
+  const CheckpointConfig& config = recipe_.checkpoint;
+  LoadChoice choice{config.finetune, config.no_load_optim, config.no_load_rng};
+  std::optional<int64_t> step = config.ckpt_step;
+  if (config.load) {
+    // What the recipe says of another run's checkpoint was done when this run began.
+    reporter_.message("resume",
+                      "checkpoint.load and what goes with it are left alone: the run goes "
+                      "on from its own checkpoint");
+    choice = {};
+    step.reset();
   }
+  std::vector<std::string> problems;
+  const std::filesystem::path from =
+      locate_checkpoint(folder_->checkpoints(), step, config.fallback, &problems);
+  if (choice.finetune || choice.no_load_optim || !is_of_a_run(from)) {
+    take(from, problems, choice);
+    return;
+  }
+  for (const std::string& problem : problems) reporter_.warning("resume", problem);
   const checkpoint::CheckpointReader reader(from);
   const checkpoint::CheckpointState& state = reader.state();
-  const auto counter = state.extra.find("completed_steps");
-  const auto recipe = state.extra.find("recipe");
-  if (counter == state.extra.end() || recipe == state.extra.end()) {
-    throw FormatError(error_text(from.string(), "state.json",
-                                 "completed_steps and recipe of a training run", "neither or one"));
-  }
-  const std::string before = Json::parse(recipe->second).get<std::string>();
-  for (const std::string& change :
-       digest_differences(recipe_, parse_recipe(before, from.string(), {}).recipe)) {
-    reporter_.warning("resume", "changed since the checkpoint, and used from here on: " + change);
-  }
+  warn_of_changes(Json::parse(state.extra.at("recipe")).get<std::string>(), from);
   restore(reader, *step_);
   iteration_ = saved_at_ = state.step;
-  completed_ = Json::parse(counter->second).get<int64_t>();
+  completed_ = Json::parse(state.extra.at("completed_steps")).get<int64_t>();
   loader_->seek(state.consumed_samples);
-  log_->resumed(iteration_, state.consumed_samples, from.string());
-  if (iteration_ >= recipe_.train.train_iters) {
-    reporter_.message("train", fmt::format("nothing to do: train.train_iters is {}, and step {} is "
-                                           "done",
-                                           recipe_.train.train_iters, iteration_));
+  log_->resumed(iteration_, state.consumed_samples, from.string(), {});
+  tell_if_done();
+}
+
+void Trainer::tell_if_done() {
+  if (iteration_ < recipe_.train.train_iters) return;
+  reporter_.message("train", fmt::format("nothing to do: train.train_iters is {}, and step {} is "
+                                         "done",
+                                         recipe_.train.train_iters, iteration_));
+}
+
+// Whether a native checkpoint was saved by `train`; others, converted ones, are taken over by what
+// they hold.
+bool Trainer::is_of_a_run(const std::filesystem::path& from) {
+  if (!checkpoint::is_native_checkpoint(from)) return false;
+  const checkpoint::CheckpointReader reader(from);
+  return reader.state().extra.contains("recipe") &&
+         reader.state().extra.contains("completed_steps") && !reader.optimizer().empty();
+}
+
+void Trainer::warn_of_changes(const std::string& recipe_before, const std::filesystem::path& from) {
+  for (const std::string& change :
+       digest_differences(recipe_, parse_recipe(recipe_before, from.string(), {}).recipe)) {
+    reporter_.warning("resume", "changed since the checkpoint, and used from here on: " + change);
   }
 }
 
@@ -304,6 +348,7 @@ void Trainer::save() {
   checkpoint::CheckpointState state{
       .step = iteration_, .consumed_samples = loader_->consumed_samples(), .extra = {}};
   state.extra["completed_steps"] = std::to_string(completed_);
+  state.extra["global_batch_size"] = std::to_string(recipe_.train.global_batch_size);
   state.extra["recipe"] = Json(resolved_.to_yaml()).dump();
   state.extra["recipe_digest"] = Json(resolved_.digest()).dump();
   // Every random stream follows from the seed, the step and a tensor's name: there is no other
@@ -328,19 +373,23 @@ void Trainer::loop() {
   report_save(Saver::Wait::kYes);
 }
 
-// Recipe keys that this loop does not act on are refused, never passed over.
-void refuse_what_is_not_done(const CheckpointConfig& checkpoint) {
-  if (checkpoint.format != CheckpointFormat::kNative) {
-    throw UnsupportedError(error_text("train", "checkpoint.format", "native", "megatron"));
-  }
-  if (checkpoint.hf) {
-    throw UnsupportedError(error_text("train", "checkpoint.hf",
-                                      "false (`convert --format hf` makes the folder)", "true"));
-  }
+// What could only fail when the first checkpoint is written, or contradicts itself.
+void refuse_impossible_checkpoints(const Recipe& recipe) {
+  const CheckpointConfig& config = recipe.checkpoint;
+  if (config.load && config.init_from)
+    throw ConfigError(
+        error_text("train", "checkpoint.load", "null beside checkpoint.init_from", *config.load));
+  if (config.format != CheckpointFormat::kMegatron) return;
+  const auto spec = config.megatron_spec == MegatronLayers::kTe ? convert::LayerSpec::kTe
+                                                                : convert::LayerSpec::kNoTe;
+  const std::string problem = convert::find_megatron_problem(recipe.model, spec);
+  if (!problem.empty())
+    throw UnsupportedError(error_text("train", "checkpoint.format megatron",
+                                      "a model that Megatron with Primus has", problem));
 }
 
 TrainResult Trainer::run() {
-  refuse_what_is_not_done(recipe_.checkpoint);
+  refuse_impossible_checkpoints(recipe_);
   const std::vector<checkpoint::CompanionFile> files = companions();
   open_data();
   const MemoryPlan plan = plan_or_refuse();
@@ -352,7 +401,7 @@ TrainResult Trainer::run() {
     step_ = std::make_unique<TrainingStep>(
         profile_ ? profile_->context() : context_, recipe_.model, recipe_.optimizer,
         batch_shape(recipe_.train.micro_batch_size), plan.arena());
-    saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_.checkpoint, files, nullptr);
+    saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
     log_->begin(resolved_, options_.command, context_.device->description(),
                 step_->parameters().num_parameters(), plan, plan.total(on_host()));
     tell_decay_groups();
@@ -370,7 +419,7 @@ TrainResult Trainer::run() {
   } catch (...) {
     // What fails before the first step, such as a token past the vocabulary or weights of another
     // model, leaves nothing behind.
-    if (iteration_ == 0 && !options_.resume) folder_->discard();
+    if (iteration_ == began_at_ && !options_.resume) folder_->discard();
     throw;
   }
   log_->end(iteration_, result_.stopped_by_signal != 0 ? "stopped by a signal" : "done");

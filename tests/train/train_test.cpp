@@ -18,7 +18,9 @@
 #include "base/files.h"
 #include "base/reporter.h"
 #include "checkpoint/checkpoint.h"
+#include "convert/convert.h"
 #include "formats/indexed_dataset.h"
+#include "formats/safetensors.h"
 #include "support/test_files.h"
 #include "text/tokenizer.h"
 
@@ -98,6 +100,12 @@ train:
                   .stop_signal = std::move(stop),
                   .algorithms = {}},
                  reporter_);
+  }
+
+  // Stops after step 5 of 10, with a checkpoint.
+  void stop_at_five(const std::string& out, const std::vector<std::string>& overrides) {
+    int calls = 0;
+    run(out, overrides, false, [&calls] { return ++calls == 5 ? 15 : 0; });
   }
 
   // One field of all lines of a kind, in order.
@@ -372,11 +380,151 @@ TEST_F(TrainTest, ResumingAFinishedRunTrainsNothingAndNamesNoLoss) {
   EXPECT_EQ(metric("done", "step", "loss").size(), 3U);
 }
 
-TEST_F(TrainTest, RefusesCheckpointFormsItDoesNotWrite) {
-  for (const char* setting : {"checkpoint.format=megatron", "checkpoint.hf=true"}) {
-    EXPECT_THROW(run("refused", {setting}), UnsupportedError) << setting;
-    EXPECT_FALSE(std::filesystem::exists(folder_ / "refused")) << setting;
+TEST_F(TrainTest, ResumesBitForBitFromItsOwnMegatronCheckpoints) {
+  run("whole", {"checkpoint.save_interval=5"});
+  for (const char* args : {"none", "namespace"}) {
+    const std::string out = std::string("parts_") + args;
+    const std::string setting = std::string("checkpoint.megatron_args=") + args;
+    stop_at_five(out, {"checkpoint.format=megatron", setting});
+    EXPECT_TRUE(std::filesystem::exists(
+        folder_ / (out + "/checkpoints/iter_0000005/mp_rank_00/model_optim_rng.pt")));
+    EXPECT_EQ(checkpoint::tracked_step(folder_ / (out + "/checkpoints")), 5);
+    run(out, {}, true);  // the last checkpoint in the native form, to compare
+    EXPECT_EQ(weights(out, 10), weights("whole", 10)) << args;
+    EXPECT_EQ(metric(out, "step", "loss"), metric("whole", "step", "loss")) << args;
+    EXPECT_EQ(metric(out, "resume", "consumed_samples"), std::vector<double>{40}) << args;
   }
+}
+
+TEST_F(TrainTest, ResumesBitForBitFromAConvertedMegatronCheckpoint) {
+  run("whole", {"checkpoint.save_interval=5"});
+  stop_at_five("megatron", {"checkpoint.format=megatron", "checkpoint.megatron_args=namespace",
+                            "checkpoint.megatron_spec=te"});
+  // As Megatron would have written it: nothing of ours beside the file.
+  const auto iteration = folder_ / "megatron/checkpoints/iter_0000005";
+  std::filesystem::remove(iteration / "recipe.yaml");
+  std::filesystem::remove(iteration / "config.json");
+  convert::TargetOptions target;
+  target.to = folder_ / "native/checkpoints";
+  target.format = convert::TargetFormat::kNative;
+  target.round_trip = true;
+  const auto report =
+      convert::convert_model(folder_ / "megatron/checkpoints", target, silent_reporter());
+  EXPECT_TRUE(report.optimizer && report.round_trip_exact && !report.lossy);
+  run("native", {}, true);
+  EXPECT_EQ(weights("native", 10), weights("whole", 10));
+}
+
+TEST_F(TrainTest, WritesAHuggingFaceFolderBesideEachCheckpoint) {
+  for (const char* format : {"native", "megatron"}) {
+    const std::string out = std::string("hf_") + format;
+    run(out, {"checkpoint.hf=true", "checkpoint.save_interval=5",
+              std::string("checkpoint.format=") + format});
+    run("plain", {}, std::filesystem::exists(folder_ / "plain"));
+    for (const char* iteration : {"iter_0000005", "iter_0000010"}) {
+      const auto hf = folder_ / (out + "/checkpoints") / iteration / "hf";
+      EXPECT_TRUE(std::filesystem::exists(hf / "config.json")) << hf;
+      EXPECT_TRUE(std::filesystem::exists(hf / "model.safetensors")) << hf;
+    }
+    const formats::SafetensorsFile hf(folder_ /
+                                      (out + "/checkpoints/iter_0000010/hf/model.safetensors"));
+    const formats::SafetensorsFile native(folder_ /
+                                          "plain/checkpoints/iter_0000010/model.safetensors");
+    ASSERT_EQ(hf.tensors().size(), native.tensors().size());
+    for (const auto& [name, tensor] : native.tensors()) {
+      const formats::StoredTensor& got = hf.at(name);
+      ASSERT_EQ(got.bytes.size(), tensor.bytes.size()) << name;
+      EXPECT_EQ(std::memcmp(got.bytes.data(), tensor.bytes.data(), tensor.bytes.size()), 0) << name;
+    }
+  }
+}
+
+TEST_F(TrainTest, SaysWhatItTakesOfACheckpoint) {
+  run("first", {"train.train_iters=6", "schedule.lr_decay_iters=10", "checkpoint.save_interval=3"});
+  const std::string load = "checkpoint.load=" + (folder_ / "first").string();
+  const auto rate = [&](const std::string& out) { return metric(out, "step", "lr").front(); };
+  const auto first_step = [&](const std::string& out) {
+    return metric(out, "step", "step").front();
+  };
+  const auto said = [&](const std::string& out) { return read_file(folder_ / (out + "/log.txt")); };
+
+  run("on", {load});
+  EXPECT_EQ(first_step("on"), 7);
+  EXPECT_NE(said("on").find("optimizer: weights, moments and 6 updates as stored"),
+            std::string::npos);
+  run("earlier", {load, "checkpoint.ckpt_step=3"});
+  EXPECT_EQ(first_step("earlier"), 4);
+  // The same three steps again, from the same state.
+  EXPECT_EQ(metric("earlier", "step", "loss")[2], metric("first", "step", "loss")[5]);
+
+  run("no_optimizer", {load, "checkpoint.no_load_optim=true"});
+  EXPECT_EQ(first_step("no_optimizer"), 7);
+  EXPECT_EQ(rate("no_optimizer"), 0);  // the warm-up begins again
+  EXPECT_NE(said("no_optimizer").find("the schedule starts at its beginning (no_load_optim)"),
+            std::string::npos);
+
+  run("finetune", {load, "checkpoint.finetune=true", "train.train_iters=3"});
+  EXPECT_EQ(first_step("finetune"), 1);
+  EXPECT_EQ(metric("finetune", "step", "tokens").front(), 8 * 48);
+  EXPECT_LT(metric("finetune", "step", "loss").front(), metric("first", "step", "loss").front());
+
+  // The learning rate is the recipe's; Megatron's override_opt_param_scheduler.
+  run("rate", {load, "optimizer.lr=1e-3", "schedule.lr_decay_style=constant"});
+  EXPECT_DOUBLE_EQ(rate("rate"), 1e-3);
+  EXPECT_NE(said("rate").find("learning rate: the recipe's schedule, not the checkpoint's, after 6 "
+                              "steps: 1.000e-03"),
+            std::string::npos);
+  run("batch", {load, "train.global_batch_size=4", "checkpoint.no_load_rng=true"});
+  EXPECT_EQ(metric("batch", "step", "tokens").front(), (6 * 8 + 4) * 48);
+  EXPECT_NE(said("batch").find("global batch: 4 samples from here on, 8 before"),
+            std::string::npos);
+  EXPECT_NE(said("batch").find("so no_load_rng changes nothing"), std::string::npos);
+  EXPECT_THROW(run("both", {load, "checkpoint.init_from=" + (folder_ / "first").string()}),
+               ConfigError);
+}
+
+TEST_F(TrainTest, RefusesWeightsAloneToGoOnFrom) {
+  run("first", {"train.train_iters=6"});
+  std::filesystem::remove(folder_ / "first/checkpoints/iter_0000006/state.json");
+  // A Hugging Face folder has no iteration: it starts at 0. A checkpoint of weights alone does not.
+  convert::TargetOptions target;
+  target.to = folder_ / "weights";
+  target.format = convert::TargetFormat::kMegatron;
+  run("second",
+      {"train.train_iters=6", "checkpoint.format=megatron", "checkpoint.megatron_args=namespace"});
+  std::filesystem::remove(folder_ / "second/checkpoints/iter_0000006/recipe.yaml");
+  convert::convert_model(folder_ / "second", target,
+                         silent_reporter());  // leaves the optimizer out
+  try {
+    run("on", {"checkpoint.load=" + (folder_ / "weights").string()});
+    FAIL();
+  } catch (const FormatError& error) {
+    EXPECT_NE(std::string(error.what())
+                  .find("optimizer: expected its state, got none; "
+                        "checkpoint.no_load_optim: true"),
+              std::string::npos)
+        << error.what();
+  }
+  EXPECT_THROW(
+      run("other", {"checkpoint.load=" + (folder_ / "second").string(), "model.hidden_size=32"}),
+      Error);
+}
+
+TEST_F(TrainTest, FallsBackFromABrokenMegatronCheckpoint) {
+  run("broken", {"checkpoint.save_interval=5", "checkpoint.format=megatron"});
+  const auto path = folder_ / "broken/checkpoints/iter_0000010/mp_rank_00/model_optim_rng.pt";
+  std::string bytes = read_file(path);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  std::ofstream(path, std::ios::binary) << bytes;
+  EXPECT_THROW(run("broken", {"train.train_iters=12"}, true), FormatError);
+  EXPECT_EQ(run("broken", {"train.train_iters=12", "checkpoint.fallback=true"}, true).steps, 12);
+  EXPECT_EQ(metric("broken", "resume", "step"), std::vector<double>{5});
+}
+
+TEST_F(TrainTest, RefusesFormsThatItsModelDoesNotHaveBeforeItStarts) {
+  EXPECT_THROW(run("refused", {"checkpoint.format=megatron", "model.allow_neg_eigval=true"}),
+               UnsupportedError);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "refused"));
 }
 
 }  // namespace

@@ -1,0 +1,204 @@
+#include "train/starting_point.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_matching.h"
+#include "convert/megatron_source.h"
+#include "formats/element_cast.h"
+#include "optim/schedule.h"
+
+namespace deltatrain::train {
+
+namespace {
+
+constexpr int64_t kBlockElements = int64_t{1} << 22;
+
+bool is_there(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
+void check_whole(const std::filesystem::path& path) {
+  if (checkpoint::is_native_checkpoint(path)) {
+    checkpoint::CheckpointReader(path).verify_checksums();
+    return;
+  }
+  const auto file = convert::find_megatron_checkpoint(path);
+  if (!file)
+    throw FormatError(
+        error_text(path.string(), "", "state.json or mp_rank_00/model_optim_rng.pt", "neither"));
+  convert::verify_megatron_checksums(*file);
+}
+
+// One parameter's values as f32: the master, or the weight where there are no masters.
+void read_weight(const convert::WeightSource& source, const formats::TensorSpec& stored,
+                 int64_t begin, int64_t count, std::vector<float>& values) {
+  values.resize(static_cast<size_t>(count));
+  if (source.has_optimizer()) {
+    source.read_state(convert::StatePart::kMaster, stored.name, begin, count, values.data());
+    return;
+  }
+  std::vector<std::byte> raw(static_cast<size_t>(count * dtype_bytes(stored.dtype)));
+  source.read(stored.name, begin, count, raw.data());
+  formats::cast_elements(stored.dtype, raw.data(), DType::kF32, values.data(), count);
+}
+
+void copy_in(const Context& context, const Tensor& flat, int64_t element,
+             const std::vector<float>& values) {
+  const int64_t width = dtype_bytes(flat.dtype());
+  const auto count = static_cast<int64_t>(values.size());
+  char* to = static_cast<char*>(flat.raw()) + element * width;
+  if (flat.dtype() == DType::kF32) {
+    context.device->copy_to_device(to, values.data(), static_cast<size_t>(count * width));
+    return;
+  }
+  std::vector<std::byte> cast(static_cast<size_t>(count * width));
+  formats::cast_elements(DType::kF32, values.data(), flat.dtype(), cast.data(), count);
+  context.device->copy_to_device(to, cast.data(), cast.size());
+}
+
+void require_same_tensors(const convert::WeightSource& source, TrainingStep& step) {
+  checkpoint::TensorDifferences differences = source.differences();
+  if (differences.none()) {
+    std::vector<formats::TensorSpec> wanted;
+    for (const layers::ParameterInfo& info : step.parameters().infos())
+      wanted.push_back({info.name, DType::kF32, info.checkpoint_shape});
+    differences =
+        checkpoint::compare_tensors(wanted, source.tensors(), checkpoint::DTypeRule::kFloating);
+  }
+  if (!differences.none())
+    throw FormatError(error_text(source.folder().string(), "", "the tensors of the recipe's model",
+                                 differences.summary()));
+}
+
+void read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step) {
+  const Context& context = step.context();
+  std::vector<float> values;
+  for (const layers::ParameterInfo& info : step.parameters().infos()) {
+    const auto& tensors = source.tensors();
+    const formats::TensorSpec& stored =
+        *std::find_if(tensors.begin(), tensors.end(),
+                      [&info](const auto& spec) { return spec.name == info.name; });
+    const int64_t count = info.num_elements();
+    for (int64_t begin = 0; begin < count; begin += kBlockElements) {
+      const int64_t n = std::min(kBlockElements, count - begin);
+      read_weight(source, stored, begin, n, values);
+      copy_in(context, step.parameters().flat_master(), info.offset + begin, values);
+      if (!moments) continue;
+      source.read_state(convert::StatePart::kExpAvg, info.name, begin, n, values.data());
+      copy_in(context, step.optimizer().flat_exp_avg(), info.offset + begin, values);
+      source.read_state(convert::StatePart::kExpAvgSq, info.name, begin, n, values.data());
+      copy_in(context, step.optimizer().flat_exp_avg_sq(), info.offset + begin, values);
+    }
+    source.release(info.name);
+  }
+  step.parameters().refresh_compute(context);
+}
+
+// Where the data go on, in samples.
+int64_t consumed(const convert::TrainingCounters& counters, const std::filesystem::path& path) {
+  if (counters.consumed_samples) return *counters.consumed_samples;
+  if (counters.iteration == 0) return 0;
+  throw FormatError(error_text(path.string(), "consumed samples",
+                               "a number in args or the scheduler",
+                               "neither; checkpoint.finetune: true starts the data anew"));
+}
+
+}  // namespace
+
+std::filesystem::path locate_checkpoint(const std::filesystem::path& path,
+                                        std::optional<int64_t> step, bool fallback,
+                                        std::vector<std::string>* problems) {
+  const std::filesystem::path folder = is_there(path / "checkpoints") ? path / "checkpoints" : path;
+  if (step) {
+    const std::filesystem::path wanted = checkpoint::checkpoint_path(folder, *step);
+    if (is_there(wanted)) return wanted;
+    throw FormatError(error_text(folder.string(), "checkpoint.ckpt_step " + std::to_string(*step),
+                                 wanted.filename().string(), "no such folder"));
+  }
+  if (!fallback) {
+    if (checkpoint::is_native_checkpoint(path)) return checkpoint::find_checkpoint(path);
+    if (const auto file = convert::find_megatron_checkpoint(path)) return *file;
+    return checkpoint::find_checkpoint(path);  // says what was looked for
+  }
+  std::vector<int64_t> steps = checkpoint::list_checkpoints(folder);
+  std::reverse(steps.begin(), steps.end());
+  for (const int64_t candidate : steps) {
+    std::filesystem::path found = checkpoint::checkpoint_path(folder, candidate);
+    try {
+      check_whole(found);
+      return found;
+    } catch (const Error& error) {
+      problems->emplace_back(error.what());
+    }
+  }
+  throw FormatError(error_text(folder.string(), "", "a whole checkpoint", "none"));
+}
+
+StartingPoint load_starting_point(const std::filesystem::path& path, const Recipe& recipe,
+                                  const LoadChoice& choice, TrainingStep& step) {
+  convert::OpenOptions open;
+  open.config = recipe.model;  // of a Megatron checkpoint, whose args must then agree with it
+  const auto source = convert::open_weights(path, open);
+  require_same_tensors(*source, step);
+  const convert::TrainingCounters counters = source->counters();
+  const bool moments = !choice.finetune && !choice.no_load_optim;
+  if (moments && !source->has_optimizer() && counters.iteration > 0) {
+    throw FormatError(error_text(
+        path.string(), "optimizer", "its state",
+        "none; checkpoint.no_load_optim: true goes on without it, checkpoint.finetune: true takes "
+        "the weights alone"));
+  }
+  StartingPoint point;
+  if (!choice.finetune) {
+    point.recipe = counters.recipe;
+    point.iteration = counters.iteration;
+    point.consumed_samples = consumed(counters, path);
+    if (moments && source->has_optimizer()) {
+      if (!counters.completed_steps)
+        throw FormatError(error_text(path.string(), "optimizer", "the number of its updates",
+                                     "none; checkpoint.no_load_optim: true goes on without it"));
+      point.completed_steps = *counters.completed_steps;
+    }
+  }
+  read_parameters(*source, moments && source->has_optimizer(), step);
+
+  std::vector<std::string>& log = point.log;
+  log = source->notes();
+  log.push_back(source->describe() + ", " + path.string());
+  if (choice.finetune) {
+    log.push_back(
+        "finetune: the weights alone are taken; iteration, data and optimizer start anew");
+    return point;
+  }
+  const auto& optimizer = recipe.optimizer;
+  const double rate = optim::learning_rate(optimizer, recipe.schedule, recipe.train.train_iters,
+                                           point.completed_steps);
+  log.push_back(fmt::format("iteration {}: data go on behind sample {}", point.iteration,
+                            point.consumed_samples));
+  log.push_back(moments && source->has_optimizer()
+                    ? fmt::format("optimizer: weights, moments and {} updates as stored",
+                                  point.completed_steps)
+                    : "optimizer: moments are 0 and the schedule starts at its beginning" +
+                          std::string(choice.no_load_optim ? " (no_load_optim)" : ""));
+  log.push_back(
+      fmt::format("learning rate: the recipe's schedule, not the checkpoint's, after {} "
+                  "steps: {:.3e}",
+                  point.completed_steps, rate));
+  if (counters.global_batch_size && *counters.global_batch_size != recipe.train.global_batch_size) {
+    log.push_back(fmt::format(
+        "global batch: {} samples from here on, {} before; the data position counts samples, the "
+        "schedule steps",
+        recipe.train.global_batch_size, *counters.global_batch_size));
+  }
+  log.push_back(std::string("random numbers: from train.seed and the step; there is no state of "
+                            "theirs to load") +
+                (choice.no_load_rng ? ", so no_load_rng changes nothing" : ""));
+  return point;
+}
+
+}  // namespace deltatrain::train
