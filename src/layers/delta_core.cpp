@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "ops/l2_norm.h"
 #include "ops/rms_norm.h"
 #include "ops/short_conv.h"
+#include "ops/short_conv_norm.h"
 
 namespace deltatrain::layers {
 
@@ -53,22 +53,17 @@ void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
   beta_RG_ = pass.save(statistics, {R, G});
   o_RGV_ = pass.save_activation({R, G, V});
   inv_rms_RG_ = pass.save(statistics, {R, G});
-  {
-    const Arena::ScratchScope scope(*pass.context.arena);
-    const Tensor qk_RX = pass.scratch_activation({R, 2 * H * K});
-    ops::ShortConvForward conv{.x_RX = in.qk_RX,
-                               .weight_XW = pass.weight(qk_conv_),
-                               .sequences = pass.sequences,
-                               .y_RX = qk_RX};
-    if (state != nullptr) conv.initial_history_SWX = conv.final_history_SWX = state->qk_history_SWX;
-    ops::short_conv_forward(pass.context, conv);
-    ops::l2_norm_forward(pass.context, {.x_RHK = qk_RX.columns(0, H * K).split_last(H, K),
-                                        .y_RHK = q_RHK_,
-                                        .inv_norm_RH = q_inv_norm_RH_});
-    ops::l2_norm_forward(pass.context, {.x_RHK = qk_RX.columns(H * K, 2 * H * K).split_last(H, K),
-                                        .y_RHK = k_RHK_,
-                                        .inv_norm_RH = k_inv_norm_RH_});
+  ops::ShortConvNormForward conv_norm{.x_RX = in.qk_RX,
+                                      .weight_XW = pass.weight(qk_conv_),
+                                      .sequences = pass.sequences,
+                                      .q_RHK = q_RHK_,
+                                      .k_RHK = k_RHK_,
+                                      .q_inv_norm_RH = q_inv_norm_RH_,
+                                      .k_inv_norm_RH = k_inv_norm_RH_};
+  if (state != nullptr) {
+    conv_norm.initial_history_SWX = conv_norm.final_history_SWX = state->qk_history_SWX;
   }
+  ops::short_conv_norm_forward(pass.context, conv_norm);
   ops::ShortConvForward conv{.x_RX = in.v_RX,
                              .weight_XW = pass.weight(v_conv_),
                              .sequences = pass.sequences,
@@ -194,22 +189,17 @@ void DeltaCore::backward(const Pass& pass, const Tensor& dy_RX, const Inputs& in
                                           .sequences = pass.sequences,
                                           .dx_RX = d_in.v_RX,
                                           .dweight_XW = pass.gradient(v_conv_)});
-  const Tensor dqk_RX = pass.scratch_activation({R, 2 * H * K});
-  ops::l2_norm_backward(pass.context, {.dy_RHK = dq_RHK,
-                                       .y_RHK = q_RHK_,
-                                       .inv_norm_RH = q_inv_norm_RH_,
-                                       .dx_RHK = dqk_RX.columns(0, H * K).split_last(H, K)});
-  ops::l2_norm_backward(pass.context,
-                        {.dy_RHK = dk_RHK,
-                         .y_RHK = k_RHK_,
-                         .inv_norm_RH = k_inv_norm_RH_,
-                         .dx_RHK = dqk_RX.columns(H * K, 2 * H * K).split_last(H, K)});
-  ops::short_conv_backward(pass.context, {.dy_RX = dqk_RX,
-                                          .x_RX = in.qk_RX,
-                                          .weight_XW = pass.weight(qk_conv_),
-                                          .sequences = pass.sequences,
-                                          .dx_RX = d_in.qk_RX,
-                                          .dweight_XW = pass.gradient(qk_conv_)});
+  ops::short_conv_norm_backward(pass.context, {.dq_RHK = dq_RHK,
+                                               .dk_RHK = dk_RHK,
+                                               .q_RHK = q_RHK_,
+                                               .k_RHK = k_RHK_,
+                                               .q_inv_norm_RH = q_inv_norm_RH_,
+                                               .k_inv_norm_RH = k_inv_norm_RH_,
+                                               .x_RX = in.qk_RX,
+                                               .weight_XW = pass.weight(qk_conv_),
+                                               .sequences = pass.sequences,
+                                               .dx_RX = d_in.qk_RX,
+                                               .dweight_XW = pass.gradient(qk_conv_)});
 }
 
 Mixer::StateShape DeltaCore::state_shape(int64_t num_sequences) const {

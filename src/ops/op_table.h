@@ -1,4 +1,5 @@
-// The functions of one backend. A slot a backend leaves empty becomes an UnsupportedError when it is called.
+// The functions of one backend. A slot a backend leaves empty becomes an UnsupportedError when it
+// is called.
 #pragma once
 
 #include <string_view>
@@ -17,6 +18,7 @@
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
 #include "ops/short_conv.h"
+#include "ops/short_conv_norm.h"
 #include "ops/swiglu.h"
 
 namespace deltatrain::ops {
@@ -39,6 +41,7 @@ struct OpTable {
   RmsNormKernels rms_norm;
   GatedRmsNormKernels gated_rms_norm;
   ShortConvKernels short_conv;
+  ShortConvNormKernels short_conv_norm;  // may stay empty
   L2NormKernels l2_norm;
   DeltaGateKernels delta_gate;
   GatedDeltaRuleKernels gated_delta_rule;

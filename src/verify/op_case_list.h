@@ -29,7 +29,7 @@ struct OpCase {
 
 void add_dense_cases(
     std::vector<OpCase>& cases);  // linear embedding rms_norm gated_rms_norm swiglu cross_entropy
-void add_mixer_cases(std::vector<OpCase>& cases);       // short_conv l2_norm delta_gate
+void add_mixer_cases(std::vector<OpCase>& cases);  // short_conv short_conv_norm l2_norm delta_gate
 void add_delta_rule_cases(std::vector<OpCase>& cases);  // gated_delta_rule
 void add_attention_cases(std::vector<OpCase>& cases);   // rotary mla_key causal_attention
 void add_update_cases(std::vector<OpCase>& cases);      // adamw elementwise

@@ -1,9 +1,10 @@
-// Cases of short_conv, l2_norm and delta_gate.
+// Cases of short_conv, short_conv_norm, l2_norm and delta_gate.
 #include <cmath>
 
 #include "ops/delta_gate.h"
 #include "ops/l2_norm.h"
 #include "ops/short_conv.h"
+#include "ops/short_conv_norm.h"
 #include "verify/op_case_list.h"
 
 namespace deltatrain::verify {
@@ -90,6 +91,96 @@ void add_short_conv(std::vector<OpCase>& cases) {
     add(CaseSet::kFull, {0, T}, 96, 4, {P::kStridedRows});
   for (const int64_t W : {3, 5, 6, 7})
     add(CaseSet::kFull, packed, 40, W, {P::kContiguous, true, true});
+}
+
+// --- short_conv_norm
+// ------------------------------------------------------------------------------------------------
+
+struct ConvNormOptions {
+  Placement placement = Placement::kContiguous;
+  bool history = false;
+  bool zeros = false;  // whole stretches of x are zero, so that heads have no norm
+};
+
+void short_conv_norm_case(const CaseRun& run, const std::vector<int32_t>& offsets, int64_t H,
+                          int64_t K, int64_t W, const ConvNormOptions& options) {
+  const int64_t R = offsets.back();
+  const int64_t X = 2 * H * K;
+  const auto fill = [&options, X](const RandomStream& stream, int64_t i) {
+    const bool zero = options.zeros && i / X % 12 >= 5;
+    return zero ? 0.0 : stream.normal(static_cast<uint64_t>(i));
+  };
+  OpTrial trial = run.trial("short_conv_norm_forward");
+  const Argument& x = trial.activation("x_RX", {R, X}, fill, options.placement);
+  const Argument& weight = trial.statistic("weight_XW", {X, W});
+  const SequenceArgument& sequences = trial.sequences(offsets);
+  const Argument* history = nullptr;
+  if (options.history) {
+    history = &trial.changed(trial.statistic("history_SWX", {sequences.num(), W - 1, X}, normal()),
+                             Quantity::kExact);
+  }
+  const Argument& q = trial.activation_output("q_RHK", {R, H, K}, Quantity::kNorm);
+  const Argument& k = trial.activation_output("k_RHK", {R, H, K}, Quantity::kNorm);
+  // An inverse norm follows from outputs of the convolution, which backends may round.
+  const Argument& q_norm = trial.statistic_output("q_inv_norm_RH", {R, H}, Quantity::kNorm);
+  const Argument& k_norm = trial.statistic_output("k_inv_norm_RH", {R, H}, Quantity::kNorm);
+  const auto call = [&](const Context& context, const Pick& pick) {
+    ops::short_conv_norm_forward(
+        context, {pick(x), pick(weight), pick(sequences), pick(history), pick(history), pick(q),
+                  pick(k), pick(q_norm), pick(k_norm), 1e-6});
+  };
+  trial.run(call);
+  if (offsets.size() == 2 && R > 16 && !options.history)
+    trial.expect_prefix_unchanged(call, R, {1, 16, R - 1});
+
+  OpTrial back = run.trial("short_conv_norm_backward");
+  const Argument& dq = back.activation("dq_RHK", {R, H, K});
+  const Argument& dk = back.activation("dk_RHK", {R, H, K});
+  const Argument& q2 = back.activation_output("q_RHK", {R, H, K}, Quantity::kNorm);
+  const Argument& k2 = back.activation_output("k_RHK", {R, H, K}, Quantity::kNorm);
+  const Argument& q_norm2 = back.statistic_output("q_inv_norm_RH", {R, H}, Quantity::kNorm);
+  const Argument& k_norm2 = back.statistic_output("k_inv_norm_RH", {R, H}, Quantity::kNorm);
+  const Argument& x2 = back.activation("x_RX", {R, X}, fill, options.placement);
+  const Argument& weight2 = back.statistic("weight_XW", {X, W});
+  const SequenceArgument& sequences2 = back.sequences(offsets);
+  const Argument& dx = back.activation_output("dx_RX", {R, X}, Quantity::kNorm, options.placement);
+  const Argument& dweight = back.accumulated("dweight_XW", {X, W});
+  back.run([&](const Context& context, const Pick& pick) {
+    ops::short_conv_norm_forward(
+        context, {pick(x2), pick(weight2), pick(sequences2), Tensor(), Tensor(), pick(q2), pick(k2),
+                  pick(q_norm2), pick(k_norm2), 1e-6});
+    ops::short_conv_norm_backward(
+        context, {pick(dq), pick(dk), pick(q2), pick(k2), pick(q_norm2), pick(k_norm2), pick(x2),
+                  pick(weight2), pick(sequences2), pick(dx), pick(dweight)});
+  });
+}
+
+void add_short_conv_norm(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, const std::vector<int32_t>& offsets, int64_t H, int64_t K,
+                            int64_t W, const ConvNormOptions& options) {
+    std::string name = packed_text(offsets) + " H=" + std::to_string(H) +
+                       " K=" + std::to_string(K) + " W=" + std::to_string(W);
+    if (options.history) name += ", history in place";
+    if (options.zeros) name += ", zeros";
+    if (options.placement == Placement::kStridedRows) name += ", strided rows";
+    if (options.placement == Placement::kOddRows) name += ", odd row stride";
+    cases.push_back({"short_conv_norm", name, set, [=](const CaseRun& run) {
+                       short_conv_norm_case(run, offsets, H, K, W, options);
+                     }});
+  };
+  using P = Placement;
+  const std::vector<int32_t> packed = {0, 1, 4, 21, 22, 86};
+  add(CaseSet::kSmall, packed, 2, 64, 4, {P::kStridedRows});
+  add(CaseSet::kSmall, packed, 3, 32, 4, {P::kStridedRows, true, false});
+  add(CaseSet::kSmall, {0, 129}, 1, 16, 4, {});
+  add(CaseSet::kSmall, {0, 40}, 2, 32, 4, {P::kContiguous, false, true});
+  add(CaseSet::kSmall, {0, 63}, 1, 33, 4, {P::kOddRows});
+  for (const int32_t T : {1, 2, 3}) add(CaseSet::kSmall, {0, T}, 1, 64, 4, {});
+  for (const int64_t W : {1, 3}) add(CaseSet::kFull, packed, 2, 32, W, {});
+  add(CaseSet::kFull, packed, 1, 128, 4, {P::kOddRows});
+  add(CaseSet::kFull, packed, 5, 128, 4, {P::kStridedRows});
+  add(CaseSet::kFull, {0, 1000}, 4, 64, 4, {P::kStridedRows});
+  add(CaseSet::kFull, {0, 513}, 9, 32, 4, {});
 }
 
 // --- l2_norm
@@ -221,6 +312,7 @@ void add_delta_gate(std::vector<OpCase>& cases) {
 
 void add_mixer_cases(std::vector<OpCase>& cases) {
   add_short_conv(cases);
+  add_short_conv_norm(cases);
   add_l2_norm(cases);
   add_delta_gate(cases);
 }

@@ -16,6 +16,7 @@ ops::OpTable make_table() {
   table.rms_norm = {cuda::rms_norm_forward, cuda::rms_norm_backward};
   table.gated_rms_norm = {cuda::gated_rms_norm_forward, cuda::gated_rms_norm_backward};
   table.short_conv = {cuda::short_conv_forward, cuda::short_conv_backward};
+  table.short_conv_norm = {cuda::short_conv_norm_forward, cuda::short_conv_norm_backward};
   table.l2_norm = {cuda::l2_norm_forward, cuda::l2_norm_backward};
   table.delta_gate = {cuda::delta_gate_forward, cuda::delta_gate_backward};
   table.gated_delta_rule = {cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward,
@@ -39,6 +40,7 @@ ops::OpTable make_planning_table() {
   table.rms_norm.backward = cuda::rms_norm_backward;
   table.gated_rms_norm.backward = cuda::gated_rms_norm_backward;
   table.short_conv.backward = cuda::short_conv_backward;
+  table.short_conv_norm = {cuda::short_conv_norm_forward, cuda::short_conv_norm_backward};
   table.delta_gate.backward = cuda::delta_gate_backward;
   table.gated_delta_rule = {cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward,
                             cuda::gated_delta_rule_saved_bytes};

@@ -1,5 +1,6 @@
 // The gates of the delta rule: element by element, and for backward the sums over rows.
 #include <algorithm>
+#include <type_traits>
 
 #include "backend/cuda/activations.cuh"
 #include "backend/cuda/kernels.h"
@@ -15,6 +16,7 @@ using ops::DecayForm;
 constexpr int kBlock = 256;
 constexpr int64_t kPartials = 528;  // rows of partial sums, and blocks per column block of backward
 constexpr int kVector = 4;  // decays of one head that a thread takes at once, where K allows it
+constexpr int kAhead = 8;   // rows of backward loaded before the first is used
 
 struct GateForm {
   DecayForm form;
@@ -29,13 +31,23 @@ struct RowItems {
   int64_t num_items;
 };
 
+// log(1 + exp(x)). With bf16 storage by the fast instructions, to 2e-5 of itself: the logarithm of
+// 1 + e loses what e has below 1, so small e take three terms of the series.
+template <class T>
 __device__ __forceinline__ float softplus(float x) {
-  return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x)));
+  if constexpr (std::is_same_v<T, float>) {
+    return fmaxf(x, 0.0F) + log1pf(expf(-fabsf(x)));
+  } else {
+    const float e = __expf(-fabsf(x));
+    const float small = e * (1.0F - e * (0.5F - e * (1.0F / 3.0F)));
+    return fmaxf(x, 0.0F) + (e < 0.02F ? small : __logf(1.0F + e));
+  }
 }
 
+template <class T>
 __device__ __forceinline__ float log_decay(const GateForm& form, float x, float scale) {
-  if (form.form == DecayForm::kSoftplus) return -scale * softplus(x);
-  return form.bound * sigmoid<float>(scale * x);
+  if (form.form == DecayForm::kSoftplus) return -scale * softplus<T>(x);
+  return form.bound * sigmoid<T>(scale * x);
 }
 
 // Grid: one thread per item. Bytes per decay: a in, 4 out.
@@ -51,7 +63,7 @@ __global__ void __launch_bounds__(kBlock)
   const int64_t item = index - row * items.num_items;
   if (item >= items.num_decay_items) {
     const int64_t head = item - items.num_decay_items;
-    beta[row * G + head] = form.beta_scale * sigmoid<float>(to_float(b[row * b_stride + head]));
+    beta[row * G + head] = form.beta_scale * sigmoid<T>(to_float(b[row * b_stride + head]));
     return;
   }
   const int64_t column = item * kColumns;
@@ -59,7 +71,7 @@ __global__ void __launch_bounds__(kBlock)
   float x[kColumns];
   load_values(a + row * a_stride + column, x);
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) x[c] = log_decay(form, x[c] + dt_bias[column + c], scale);
+  for (int c = 0; c < kColumns; ++c) x[c] = log_decay<T>(form, x[c] + dt_bias[column + c], scale);
   store_values(g + row * X + column, x);
 }
 
@@ -96,31 +108,60 @@ __global__ void __launch_bounds__(kBlock)
   }
   if (active) {
     const int64_t step = (gridDim.x / column_blocks) * rows_at_once;
-    for (int64_t row = walker * rows_at_once + my_row; row < R; row += step) {
-      if (is_decay) {
-        float x[kColumns];
-        float d[kColumns];
-        load_values(a + row * a_stride + column, x);
-        load_values(dg + row * X + column, d);
+    const int64_t first = walker * rows_at_once + my_row;
+    if (is_decay) {
+      for (int64_t base = first; base < R; base += kAhead * step) {
+        Pack<T, kColumns> in_a[kAhead];
+        Pack<float, kColumns> in_dg[kAhead];
 #pragma unroll
-        for (int c = 0; c < kColumns; ++c) {
-          x[c] += bias[c];
-          if (form.form == DecayForm::kSoftplus) {
-            sum_A[c] += d[c] * (-scale * softplus(x[c]));
-            d[c] *= -scale * sigmoid<float>(x[c]);
-          } else {
-            const float s = sigmoid<float>(scale * x[c]);
-            d[c] *= form.bound * s * (1.0F - s) * scale;
-            sum_A[c] += d[c] * x[c];
-          }
-          sum_bias[c] += d[c];
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t row = base + i * step;
+          if (row >= R) continue;
+          in_a[i] = load_pack<T, kColumns>(a + row * a_stride + column);
+          in_dg[i] = load_pack<float, kColumns>(dg + row * X + column);
         }
-        store_values(da + row * da_stride + column, d);
-      } else {
-        const int64_t head = item - items.num_decay_items;
-        const float s = sigmoid<float>(to_float(b[row * b_stride + head]));
-        db[row * db_stride + head] =
-            from_float<T>(dbeta[row * G + head] * form.beta_scale * s * (1.0F - s));
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t row = base + i * step;
+          if (row >= R) continue;
+          float x[kColumns];
+          float d[kColumns];
+          in_a[i].unpack(x);
+          in_dg[i].unpack(d);
+#pragma unroll
+          for (int c = 0; c < kColumns; ++c) {
+            x[c] += bias[c];
+            if (form.form == DecayForm::kSoftplus) {
+              sum_A[c] += d[c] * (-scale * softplus<T>(x[c]));
+              d[c] *= -scale * sigmoid<T>(x[c]);
+            } else {
+              const float s = sigmoid<T>(scale * x[c]);
+              d[c] *= form.bound * s * (1.0F - s) * scale;
+              sum_A[c] += d[c] * x[c];
+            }
+            sum_bias[c] += d[c];
+          }
+          store_values(da + row * da_stride + column, d);
+        }
+      }
+    } else {
+      const int64_t head = item - items.num_decay_items;
+      for (int64_t base = first; base < R; base += kAhead * step) {
+        float x[kAhead];
+        float d[kAhead];
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t row = base + i * step;
+          x[i] = row < R ? to_float(b[row * b_stride + head]) : 0.0F;
+          d[i] = row < R ? dbeta[row * G + head] : 0.0F;
+        }
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int64_t row = base + i * step;
+          const float s = sigmoid<T>(x[i]);
+          if (row < R)
+            db[row * db_stride + head] = from_float<T>(d[i] * form.beta_scale * s * (1.0F - s));
+        }
       }
     }
   }
@@ -140,24 +181,22 @@ __global__ void __launch_bounds__(kBlock)
         total_A += s_A[i * items_per_block + my_item][c];
       }
       partial_bias[walker * X + column + c] = total_bias;
-      partial_A[walker * X + column + c] = total_A;
+      s_A[my_item][c] = total_A;  // row 0 of this item; the other rows have been read
     }
   }
-}
-
-// Grid: one block per head. dA_log[g] += sum over walkers and the head's channels.
-__global__ void __launch_bounds__(kBlock)
-    delta_gate_backward_decay_kernel(const float* partial_A, float* dA_log, int64_t X, int64_t K,
-                                     Divider channels) {
-  __shared__ double s_scratch[kBlock / kWarpSize];
-  const int64_t head = blockIdx.x;
-  double sum = 0;
-  for (uint32_t i = threadIdx.x; i < kPartials * K; i += kBlock) {
-    const uint32_t walker = channels.divide(i);
-    sum += partial_A[walker * X + head * K + (i - walker * channels.divisor)];
+  __syncthreads();
+  // This block's part of every head's sum, 0 where it has none of its channels.
+  const int64_t first_column = (blockIdx.x - walker * column_blocks) * items_per_block * kColumns;
+  const int64_t end_column = min(first_column + int64_t{items_per_block} * kColumns, X);
+  const int64_t K = form.channels.divisor;
+  for (int64_t head = threadIdx.x; head < G; head += kBlock) {
+    float sum = 0;
+    const int64_t begin = max(head * K, first_column);
+    const int64_t end = min((head + 1) * K, end_column);
+    for (int64_t i = begin - first_column; i < end - first_column; ++i)
+      sum += s_A[i / kColumns][i % kColumns];
+    partial_A[blockIdx.x * G + head] = sum;
   }
-  sum = sum_over_block<kBlock>(sum, s_scratch);
-  if (threadIdx.x == 0) dA_log[head] += static_cast<float>(sum);
 }
 
 template <class Args>
@@ -200,7 +239,10 @@ void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& a
   const int64_t K = args.a_RGK.size(2);
   const Arena::ScratchScope scope(*context.arena);
   const Tensor partial_bias = context.arena->scratch(DType::kF32, {kPartials, G * K});
-  const Tensor partial_A = context.arena->scratch(DType::kF32, {kPartials, G * K});
+  // As many column blocks as there are without vectors.
+  const Tensor partial_A =
+      context.arena->scratch(DType::kF32, {kPartials * divide_up(G * K + G, kBlock), G});
+  int64_t num_partials_A = 0;
   if (context.arena->is_planning()) return;
   CudaDevice& device = cuda_device(context);
   with_activation_type("delta_gate_backward", args.a_RGK.dtype(), [&](auto element) {
@@ -209,6 +251,7 @@ void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& a
       const RowItems items{G * K / columns, G * K / columns + G};
       const int64_t column_blocks = divide_up(items.num_items, kBlock);
       const int items_per_block = static_cast<int>(divide_up(items.num_items, column_blocks));
+      num_partials_A = kPartials * column_blocks;
       launch(device, "delta_gate_backward_kernel", kernel, kPartials * column_blocks, kBlock, 0,
              pointer<const float>(args.dg_RGK), pointer<const float>(args.dbeta_RG),
              pointer<const T>(args.a_RGK), args.a_RGK.stride(0), pointer<const T>(args.b_RG),
@@ -226,8 +269,7 @@ void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& a
     }
   });
   add_partial_rows(device, partial_bias, pointer<float>(args.ddt_bias_GK));
-  launch(device, "delta_gate_backward_decay_kernel", delta_gate_backward_decay_kernel, G, kBlock, 0,
-         pointer<const float>(partial_A), pointer<float>(args.dA_log_G), G * K, K, Divider(K));
+  add_partial_rows(device, partial_A.rows(0, num_partials_A), pointer<float>(args.dA_log_G));
 }
 
 }  // namespace deltatrain::backend::cuda

@@ -15,6 +15,8 @@ void gated_rms_norm_forward(const Context& context, const ops::GatedRmsNormForwa
 void gated_rms_norm_backward(const Context& context, const ops::GatedRmsNormBackward& args);
 void short_conv_forward(const Context& context, const ops::ShortConvForward& args);
 void short_conv_backward(const Context& context, const ops::ShortConvBackward& args);
+void short_conv_norm_forward(const Context& context, const ops::ShortConvNormForward& args);
+void short_conv_norm_backward(const Context& context, const ops::ShortConvNormBackward& args);
 void l2_norm_forward(const Context& context, const ops::L2NormForward& args);
 void l2_norm_backward(const Context& context, const ops::L2NormBackward& args);
 void delta_gate_forward(const Context& context, const ops::DeltaGateForward& args);

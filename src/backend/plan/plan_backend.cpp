@@ -65,6 +65,8 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.gated_rms_norm.backward, p.gated_rms_norm.backward);
   plan(t.short_conv.forward, p.short_conv.forward);
   plan(t.short_conv.backward, p.short_conv.backward);
+  plan(t.short_conv_norm.forward, p.short_conv_norm.forward);
+  plan(t.short_conv_norm.backward, p.short_conv_norm.backward);
   plan(t.l2_norm.forward, p.l2_norm.forward);
   plan(t.l2_norm.backward, p.l2_norm.backward);
   plan(t.delta_gate.forward, p.delta_gate.forward);

@@ -3,6 +3,7 @@
 #include "ops/reference/gated_delta_rule.h"
 #include "ops/reference/l2_norm.h"
 #include "ops/reference/short_conv.h"
+#include "ops/reference/short_conv_norm.h"
 
 namespace deltatrain::backend {
 
@@ -29,6 +30,26 @@ void short_conv_backward(const Context&, const ops::ShortConvBackward& a) {
     using T = decltype(scalar);
     loops::short_conv_backward<T>(In<T>(a.dy_RX), In<T>(a.x_RX), In<T>(a.weight_XW), a.sequences,
                                   Out<T>(a.dx_RX), Out<T>(a.dweight_XW));
+  });
+}
+
+void short_conv_norm_forward(const Context&, const ops::ShortConvNormForward& a) {
+  with_scalar_of("short_conv_norm_forward", a.x_RX, [&](auto scalar) {
+    using T = decltype(scalar);
+    loops::short_conv_norm_forward<T>(In<T>(a.x_RX), In<T>(a.weight_XW), a.sequences,
+                                      In<T>(a.initial_history_SWX), Out<T>(a.final_history_SWX),
+                                      a.eps, Out<T>(a.q_RHK), Out<T>(a.k_RHK),
+                                      Out<T>(a.q_inv_norm_RH), Out<T>(a.k_inv_norm_RH));
+  });
+}
+
+void short_conv_norm_backward(const Context&, const ops::ShortConvNormBackward& a) {
+  with_scalar_of("short_conv_norm_backward", a.x_RX, [&](auto scalar) {
+    using T = decltype(scalar);
+    loops::short_conv_norm_backward<T>(In<T>(a.dq_RHK), In<T>(a.dk_RHK), In<T>(a.q_RHK),
+                                       In<T>(a.k_RHK), In<T>(a.q_inv_norm_RH),
+                                       In<T>(a.k_inv_norm_RH), In<T>(a.x_RX), In<T>(a.weight_XW),
+                                       a.sequences, Out<T>(a.dx_RX), Out<T>(a.dweight_XW));
   });
 }
 
@@ -105,6 +126,7 @@ int64_t gated_delta_rule_saved_bytes(const Context&, const ops::GatedDeltaRuleFo
 
 void fill_reference_delta_ops(ops::OpTable& table) {
   table.short_conv = {short_conv_forward, short_conv_backward};
+  table.short_conv_norm = {short_conv_norm_forward, short_conv_norm_backward};
   table.l2_norm = {l2_norm_forward, l2_norm_backward};
   table.delta_gate = {delta_gate_forward, delta_gate_backward};
   table.gated_delta_rule = {gated_delta_rule_forward, gated_delta_rule_backward,

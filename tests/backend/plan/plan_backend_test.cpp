@@ -122,6 +122,12 @@ int64_t run_the_rest(const Context& context, Memory& memory, const Sizes& s) {
                qn = memory.f32({R, s.H, s.K});
   ops::l2_norm_forward(context, {q, qn, inv_RH});
   ops::l2_norm_backward(context, {q, qn, inv_RH, memory.f32({R, s.H, s.K})});
+  const Tensor qk = memory.f32({R, 2 * s.H * s.K}), w_XW = memory.f32({2 * s.H * s.K, 4});
+  ops::short_conv_norm_forward(
+      context, {qk, w_XW, sequences, Tensor(), Tensor(), q, qn, inv_RH, memory.f32({R, s.H})});
+  ops::short_conv_norm_backward(
+      context, {q, qn, q, qn, inv_RH, inv_RH, qk, w_XW, sequences, memory.f32({R, 2 * s.H * s.K}),
+                memory.f32({2 * s.H * s.K, 4})});
   const Tensor a = memory.f32({R, s.G, decays}), b = memory.f32({R, s.G}),
                A_log = memory.f32({s.G});
   const Tensor dt = memory.f32({s.G, decays}), g = memory.f32({R, s.G, decays}),

@@ -26,6 +26,10 @@
 // F and P are bounded by 1 and scale, so they are kept in fp16, 8 times finer than bf16; what they
 // multiply is brought to fp16 by a power of two per column of V (block floating point). Correlated
 // keys amplify rounding in just these products. All other operands are bf16.
+//
+// z and dv are stored in bf16 with what rounding takes from a row added to the next one. With
+// correlated keys dq and dg are made of sums of them over rows, in which the rounding then cancels:
+// with one key everywhere such a sum is the difference of two v.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -96,6 +100,9 @@ struct DeltaArguments {
 struct ChunkPlace {
   int64_t first_row;
   int rows;  // 1 .. 64
+  int sequence;
+  bool is_first;  // of its sequence
+  bool is_last;
 };
 
 __device__ __forceinline__ int first_chunk_of(const ChunkMap& map, int sequence) {
@@ -108,7 +115,8 @@ __device__ __forceinline__ ChunkPlace place_in_sequence(const ChunkMap& map, int
   const int64_t begin = map.offsets[sequence];
   const int64_t first = begin + int64_t{kChunk} * index;
   const int64_t left = map.offsets[sequence + 1] - first;
-  return {first, left < kChunk ? static_cast<int>(left) : kChunk};
+  return {first, left < kChunk ? static_cast<int>(left) : kChunk, sequence, index == 0,
+          left <= kChunk};
 }
 
 __device__ __forceinline__ ChunkPlace place_of_chunk(const ChunkMap& map, int chunk) {

@@ -9,6 +9,7 @@
 // single decays. Their i = j terms cancel in dG and are left out.
 #include "backend/cuda/gated_delta_rule/channel_gates.cuh"
 #include "backend/cuda/gated_delta_rule/kernels.h"
+#include "backend/cuda/gated_delta_rule/state_product.cuh"
 #include "backend/cuda/gated_delta_rule/tiles.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -172,10 +173,16 @@ __global__ void __launch_bounds__(Shape<K, V>::kThreads, Shape<K, V>::kBlocksPer
     const int channel = thread % K;
     const int quarter = thread / K;
     float product = 0;
+    const int first = quarter * (V / kTileRows);
+    if (has_exact_state(args, place)) {
+      const StateProduct<K, V> exact(args, place, value_head, s.in.state, s.in.d_state);
+      for (int v = first; v < first + V / kTileRows; ++v) product += exact(channel, v);
+    } else {
 #pragma unroll 4
-    for (int v = quarter * (V / kTileRows); v < (quarter + 1) * (V / kTileRows); ++v) {
-      const int at = Tile<K>::at(v, channel);
-      product += to_float(s.in.state[at]) * to_float(s.in.d_state[at]);
+      for (int v = first; v < first + V / kTileRows; ++v) {
+        const int at = Tile<K>::at(v, channel);
+        product += to_float(s.in.state[at]) * to_float(s.in.d_state[at]);
+      }
     }
     s.state_product[quarter][channel] = product;
   }

@@ -10,6 +10,7 @@
 // X stays f32 until summed: under strong decay a row's and a column's sum differ by little. Its
 // diagonal would cancel exactly and is left out.
 #include "backend/cuda/gated_delta_rule/kernels.h"
+#include "backend/cuda/gated_delta_rule/state_product.cuh"
 #include "backend/cuda/gated_delta_rule/tiles.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -22,12 +23,13 @@ using SmallTile = Tile<kTile>;
 // kParts warps share 16 rows and split K.
 template <int K, int V>
 struct Shape {
-  static constexpr int kParts = K > 64 ? 2 : 1;
+  static constexpr int kParts = K >= 64 ? 2 : 1;
   static constexpr int kWidth = K / kParts;
   static constexpr int kWarps = kTileRows * kParts;
   static constexpr int kThreads = kWarps * kWarpSize;
-  static constexpr int kStep = kTile;  // channels of the state's terms at a time
-  static constexpr int kBlocksPerProcessor = K * V <= 64 * 64 ? 3 : K * V <= 64 * 128 ? 2 : 1;
+  static constexpr int kStep =
+      kWidth < 32 ? kWidth : 32;  // channels of the state's terms at a time
+  static constexpr int kBlocksPerProcessor = K * V <= 64 * 128 ? 2 : 1;
 };
 
 template <int K, int V>
@@ -236,10 +238,15 @@ __global__ void __launch_bounds__(Shape<K, V>::kThreads, Shape<K, V>::kBlocksPer
       multiply_tile<K, V>(s, tile, args.scale);
 
     float product = 0;
-    for (int i = thread; i < V * K / 2; i += S::kThreads) {
-      const uint32_t x = load_word(s.state + 2 * i);
-      const uint32_t y = load_word(s.d_state + 2 * i);
-      product += low_bf16(x) * low_bf16(y) + high_bf16(x) * high_bf16(y);
+    if (has_exact_state(args, place)) {
+      const StateProduct<K, V> exact(args, place, value_head, s.state, s.d_state);
+      for (int i = thread; i < V * K; i += S::kThreads) product += exact(i / V, i % V);
+    } else {
+      for (int i = thread; i < V * K / 2; i += S::kThreads) {
+        const uint32_t x = load_word(s.state + 2 * i);
+        const uint32_t y = load_word(s.d_state + 2 * i);
+        product += low_bf16(x) * low_bf16(y) + high_bf16(x) * high_bf16(y);
+      }
     }
     product = sum_over_lanes<kWarpSize>(product);
     if (lane_id() == 0) s.state_product[warp] = product;

@@ -19,18 +19,27 @@ template <int K>
 struct Shape {
   static constexpr int kThreads = (K <= 64 ? 4 : 8) * kWarpSize;
   static constexpr int kWarps = kThreads / kWarpSize;
-  static constexpr int kBlocksPerProcessor = K <= 32 ? 4 : K <= 64 ? 3 : 1;
+  static constexpr int kBlocksPerProcessor = K <= 32 ? 5 : K <= 64 ? 3 : 1;
 };
 
 template <int K>
 struct alignas(16) Shared {
   Bf16 q[kChunk * K];
   Bf16 k[kChunk * K];
-  float sum[kChunk * K];    // FloatTile; the gates at first
-  float decay[kChunk * K];  // FloatTile; exp(g)
+  float sum[kChunk * K];  // FloatTile; the gates at first
   float totals[GateParts<K, Shape<K>::kThreads>::kParts * K];
   FeedbackSpace feedback;
   __half scores[kLowerElements];
+
+  // exp(g), a FloatTile [64, K]: where it fits, in the part of `feedback` that is filled after its
+  // last use.
+  static constexpr bool kDecayInFeedback =
+      sizeof(float) * kChunk * K <=
+      sizeof(FeedbackSpace::left) + sizeof(FeedbackSpace::right) + sizeof(FeedbackSpace::feedback);
+  float own_decay[kDecayInFeedback ? 4 : kChunk * K];
+  __device__ __forceinline__ float* decay() {
+    return kDecayInFeedback ? reinterpret_cast<float*>(feedback.left) : own_decay;
+  }
 };
 
 // (word of two elements) * (2^x, 2^y)
@@ -152,7 +161,7 @@ __device__ __forceinline__ void multiply_leaf(Shared<K>& s, int leaf, float scal
       float decay[4];
       load_values<Bf16, 4>(s.q + Tile<K>::at(first + i, channel), q);
       load_values<Bf16, 4>(s.k + Tile<K>::at(first + i, channel), k);
-      load_values<float, 4>(s.decay + FloatTile<K>::at(first + i, channel), decay);
+      load_values<float, 4>(s.decay() + FloatTile<K>::at(first + i, channel), decay);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         if (i > j) key[m][e] *= decay[e];
@@ -201,7 +210,7 @@ __global__ void __launch_bounds__(Shape<K>::kThreads, Shape<K>::kBlocksPerProces
   cumulate_gates<K, kThreads>(
       s.sum, s.totals, [&](int row, int channel, float2 gate, float2 sum, float2) {
         *reinterpret_cast<float2*>(s.sum + FloatTile<K>::at(row, channel)) = sum;
-        *reinterpret_cast<float2*>(s.decay + FloatTile<K>::at(row, channel)) =
+        *reinterpret_cast<float2*>(s.decay() + FloatTile<K>::at(row, channel)) =
             make_float2(exp2_approximate(gate.x), exp2_approximate(gate.y));
       });
   copy_async_wait<0>();

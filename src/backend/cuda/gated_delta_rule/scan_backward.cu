@@ -265,11 +265,12 @@ __global__ void __launch_bounds__(ScanShape<K, V, kKind>::kThreads, kBlocksPerPr
         make_float2(sum[0], sum[1]);
 
     // This warp alone reads and writes its columns of z's tile, which now holds dv on its way out.
+    float carried[2] = {0, 0};
     sync_warp();
 #pragma unroll
     for (int n = 0; n < kTileRows; ++n) {
       uint32_t dv[4];
-      to_left(dv, d[2 * n], d[2 * n + 1]);
+      to_left_carried(dv, d[2 * n], d[2 * n + 1], carried);
       store_transposed<Tile<V>>(stage.residual, kTile * n, first_v, dv);
     }
     sync_warp();
@@ -350,13 +351,13 @@ void scan_backward(CudaDevice& device, const DeltaArguments& args, GateKind kind
   if (kind == kScalar) {
     if (K == 16 && V == 16) return run<16, 16, kScalar, 1, 1>(device, args, S);
     if (K == 16 && V == 32) return run<16, 32, kScalar, 1, 1>(device, args, S);
-    if (K == 64 && V == 64) return run<64, 64, kScalar, 1, 4>(device, args, S);
+    if (K == 64 && V == 64) return run<64, 64, kScalar, 2, 2>(device, args, S);
     if (K == 64 && V == 128) return run<64, 128, kScalar, 1, 2>(device, args, S);
     if (K == 128 && V == 128) return run<128, 128, kScalar, 1, 1>(device, args, S);
   } else {
     if (K == 16 && V == 16) return run<16, 16, kChannel, 1, 1>(device, args, S);
     if (K == 16 && V == 32) return run<16, 32, kChannel, 1, 1>(device, args, S);
-    if (K == 32 && V == 64) return run<32, 64, kChannel, 1, 4>(device, args, S);
+    if (K == 32 && V == 64) return run<32, 64, kChannel, 2, 2>(device, args, S);
     if (K == 64 && V == 64) return run<64, 64, kChannel, 1, 3>(device, args, S);
     if (K == 128 && V == 128) return run<128, 128, kChannel, 1, 1>(device, args, S);
   }

@@ -167,11 +167,12 @@ __global__ void __launch_bounds__(ScanShape<K, V, kKind>::kThreads, kBlocksPerPr
     // This warp alone reads and writes its columns of v's tile, which now holds z and then o on
     // their way out.
     if (args.residual != nullptr) {
+      float carried[2] = {0, 0};
       sync_warp();
 #pragma unroll
       for (int n = 0; n < kTileRows; ++n) {
         uint32_t z[4];
-        to_left(z, y[2 * n], y[2 * n + 1]);
+        to_left_carried(z, y[2 * n], y[2 * n + 1], carried);
         store_transposed<Tile<V>>(in.v, kTile * n, first_v, z);
       }
       sync_warp();
@@ -301,13 +302,13 @@ void scan_forward(CudaDevice& device, const DeltaArguments& args, GateKind kind,
   if (kind == kScalar) {
     if (K == 16 && V == 16) return run<16, 16, kScalar, 1, 1>(device, args, S);
     if (K == 16 && V == 32) return run<16, 32, kScalar, 1, 1>(device, args, S);
-    if (K == 64 && V == 64) return run<64, 64, kScalar, 1, 4>(device, args, S);
+    if (K == 64 && V == 64) return run<64, 64, kScalar, 2, 2>(device, args, S);
     if (K == 64 && V == 128) return run<64, 128, kScalar, 1, 2>(device, args, S);
     if (K == 128 && V == 128) return run<128, 128, kScalar, 1, 1>(device, args, S);
   } else {
     if (K == 16 && V == 16) return run<16, 16, kChannel, 1, 1>(device, args, S);
     if (K == 16 && V == 32) return run<16, 32, kChannel, 1, 1>(device, args, S);
-    if (K == 32 && V == 64) return run<32, 64, kChannel, 1, 4>(device, args, S);
+    if (K == 32 && V == 64) return run<32, 64, kChannel, 2, 2>(device, args, S);
     if (K == 64 && V == 64) return run<64, 64, kChannel, 1, 3>(device, args, S);
     if (K == 128 && V == 128) return run<128, 128, kChannel, 1, 1>(device, args, S);
   }

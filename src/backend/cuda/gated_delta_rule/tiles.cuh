@@ -144,15 +144,6 @@ __device__ __forceinline__ uint32_t pack_fp16(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// The same in fp16, each row multiplied by its factor.
-__device__ __forceinline__ void to_left_fp16(uint32_t (&a)[4], const float (&d0)[4],
-                                             const float (&d1)[4], const float (&factor)[2]) {
-  a[0] = pack_fp16(factor[0] * d0[0], factor[0] * d0[1]);
-  a[1] = pack_fp16(factor[1] * d0[2], factor[1] * d0[3]);
-  a[2] = pack_fp16(factor[0] * d1[0], factor[0] * d1[1]);
-  a[3] = pack_fp16(factor[1] * d1[2], factor[1] * d1[3]);
-}
-
 __device__ __forceinline__ float low_bf16(uint32_t word) { return __uint_as_float(word << 16); }
 __device__ __forceinline__ float high_bf16(uint32_t word) {
   return __uint_as_float(word & 0xffff0000U);
@@ -298,6 +289,20 @@ __device__ __forceinline__ void store_transposed(Bf16* tile, int row, int column
   store_word(second, transpose_matrix(a[1]));
   store_word(first + kEightRows, transpose_matrix(a[2]));
   store_word(second + kEightRows, transpose_matrix(a[3]));
+}
+
+// Two accumulator tiles side by side as to_left packs them, for storing: what rounding takes from a
+// row goes to the next row of the lane, whose columns g and g + 8 are in `carried`.
+__device__ __forceinline__ void to_left_carried(uint32_t (&a)[4], const float (&d0)[4],
+                                                const float (&d1)[4], float (&carried)[2]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float(&d)[4] = i < 2 ? d0 : d1;
+    const float x = d[2 * (i % 2)] + carried[i % 2];
+    const float y = d[2 * (i % 2) + 1] + (x - low_bf16(pack_bf16(x, 0.0F)));
+    a[i] = pack_bf16(x, y);
+    carried[i % 2] = y - high_bf16(a[i]);
+  }
 }
 
 // Copies the warp's own 16 columns of `rows` rows to global memory, 32 bytes per row.
