@@ -27,6 +27,11 @@ count() { sed -n "s/.*<testsuite.*$1=\"\([0-9]*\)\".*/\1/p; s/^[[:space:]]*$1=\"
 total=$(count tests); failed=$(count failures); skipped=$(count skipped); disabled=$(count disabled)
 rm -f "$result.xml"
 passed=$((total - failed - skipped - disabled))
+if [ "$full" -eq 1 ]; then
+  fuzzed=0
+  tests/fuzz/run.sh 60 || fuzzed=$?
+  if [ "$fuzzed" -ne 0 ] && [ "$fuzzed" -ne 77 ]; then status=1; fi
+fi
 [ "$skipped" -gt 0 ] && echo "$skipped tests were skipped: see above" >&2
 [ "$passed" -gt 0 ] || status=1
 echo "$passed passed, $failed failed"

@@ -1,0 +1,12 @@
+#include "fuzz/hostile_file.h"
+#include "text/tokenizer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static deltatrain::fuzz::HostileFile file;
+  return deltatrain::fuzz::refuse_or_accept([&] {
+    using namespace deltatrain::text;
+    const auto tokenizer = Tokenizer::load(file.fill(data, size));
+    const auto ids = tokenizer.encode("It isn't 1234 caf\xc3\xa9s.\n", AddSpecialTokens::kYes);
+    (void)tokenizer.decode(ids, SkipSpecialTokens::kNo);
+  });
+}
