@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds the fuzz targets with clang and runs each: tests/fuzz/run.sh [SECONDS]. Exit code 77 where clang or its
-# libFuzzer is missing. Corpora stay in build/fuzz/corpus; a finding is left in build/fuzz/findings and ends the run with 1.
+# libFuzzer is missing. Corpora stay in build/fuzz/corpus; a finding is left in build/fuzz/findings and ends
+# the run with 1.
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-60}
@@ -22,7 +23,8 @@ for target in $targets; do
   mkdir -p "build/fuzz/corpus/$target"
   echo "fuzz: $target, $seconds s" >&2
   build/fuzz/bin/fuzz_"$target" -max_total_time="$seconds" -timeout=60 -report_slow_units=60 \
-    -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 -artifact_prefix="build/fuzz/findings/$target-" \
+    -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
+    -artifact_prefix="build/fuzz/findings/$target-" \
     "build/fuzz/corpus/$target" "build/fuzz/seeds/$target" >&2
 done
 echo "fuzz: nothing found"
