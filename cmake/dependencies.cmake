@@ -37,6 +37,8 @@ add_library(deltatrain_dnnl INTERFACE)
 target_include_directories(deltatrain_dnnl SYSTEM INTERFACE ${DELTATRAIN_DNNL_INCLUDE})
 target_link_libraries(deltatrain_dnnl INTERFACE ${DELTATRAIN_DNNL_LIBRARY})
 
+include(arrow)  # Parquet input; a build without it refuses such files by name
+
 if(DELTATRAIN_TESTS)
   find_package(GTest REQUIRED)
 endif()

@@ -1,6 +1,8 @@
 #!/bin/sh
-# Installs what a build needs from the distribution (Debian 12, Ubuntu 24.04). Does nothing when all is there.
+# Installs what a build needs from the distribution (Debian 12, Ubuntu 24.04), and pyarrow into .venv, whose wheel
+# carries the Arrow C++ that reads Parquet (DELTATRAIN_ARROW=OFF: not). Does nothing when all is there.
 set -eu
+cd "$(dirname "$0")/.."
 
 packages="
   ccache
@@ -23,6 +25,7 @@ packages="
   make
   ninja-build
   nlohmann-json3-dev
+  python3-venv
   zlib1g-dev
 "
 
@@ -32,7 +35,22 @@ for package in $packages; do
     missing="$missing $package"
   fi
 done
-[ -z "$missing" ] && exit 0
+
+# A build without Parquet is whole, so that no registry is no reason to stop.
+install_arrow() {
+  [ "${DELTATRAIN_ARROW:-AUTO}" = OFF ] && return 0
+  for library in .venv/lib/python3*/site-packages/pyarrow/libparquet.so.*; do
+    [ -e "$library" ] && return 0
+  done
+  echo "setup: installing pyarrow into .venv" >&2
+  python3 -m venv .venv >&2 && .venv/bin/pip install -q --disable-pip-version-check pyarrow==26.0.1 >&2 && return 0
+  echo "setup: pyarrow cannot be installed: the program will be built without Parquet" >&2
+}
+
+if [ -z "$missing" ]; then
+  install_arrow
+  exit 0
+fi
 
 run=""
 if [ "$(id -u)" -ne 0 ]; then
@@ -47,3 +65,4 @@ export DEBIAN_FRONTEND=noninteractive
 $run apt-get update -qq >&2
 # shellcheck disable=SC2086 # one word per package
 $run apt-get install -y -qq --no-install-recommends $missing >&2
+install_arrow

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "cli/validators.h"
 #include "data/sample_source.h"
 #include "prepare/prepare.h"
+#include "prepare/row_conversion.h"
 #include "text/tokenizer.h"
 
 namespace deltatrain::cli {
@@ -27,7 +29,11 @@ struct Options {
   prepare::PrepareOptions prepare;
   std::string layout = "megatron";
   std::string tokenizer;
-  bool append_eod = true;
+  std::optional<bool> append_eod;  // default: as the layout's reference does
+  std::string empty;
+  std::string drop_tails = "batch";
+  bool convert = false;
+  std::string index_form = "megatron";
   bool special_tokens = true;
   std::string txt_document = "file";
   std::string bad_documents = "stop";
@@ -81,7 +87,7 @@ prepare::TextEncoder make_encoder(const Options& options, Reporter& reporter) {
   encoder.vocab_size = tokenizer.vocab_size();
   std::string rule =
       options.special_tokens ? tokenizer.special_tokens_rule() : "nothing around the text";
-  if (options.append_eod) {
+  if (options.append_eod.value_or(options.layout == "megatron")) {
     if (!tokenizer.eos_id().has_value()) {
       throw ConfigError(error_text(options.tokenizer, "end of document",
                                    "a tokenizer that names its EOS token",
@@ -125,8 +131,13 @@ void run_prepare(Options& options, Reporter& reporter) {
         "Megatron's data set shuffles sequences and not documents; prepare works on whole "
         "documents");
   }
-  if (options.layout != "megatron") {
-    throw ConfigError(error_text("", "--layout", "megatron", "'" + options.layout + "'"));
+  if (options.layout == "fla") {
+    options.prepare.layout = prepare::OutputLayout::kRows;
+    options.prepare.rows.seq_length = options.source.seq_length;
+    options.prepare.rows.seed = options.source.seed;
+    options.prepare.rows.drop_tails = choice<prepare::DropTails>(
+        options.drop_tails,
+        {{"batch", prepare::DropTails::kPerBatch}, {"end", prepare::DropTails::kOnce}});
   }
   prepare::RecordOptions& records = options.prepare.records;
   records.text_documents = choice<prepare::TextDocuments>(
@@ -140,6 +151,10 @@ void run_prepare(Options& options, Reporter& reporter) {
       options.invalid_utf8, {{"stop", prepare::OnInvalidUtf8::kStop},
                              {"replace", prepare::OnInvalidUtf8::kReplace},
                              {"skip", prepare::OnInvalidUtf8::kSkip}});
+  if (options.empty.empty()) options.empty = options.layout == "fla" ? "keep" : "skip";
+  records.on_empty_text = choice<prepare::OnEmptyText>(
+      options.empty,
+      {{"skip", prepare::OnEmptyText::kSkip}, {"keep", prepare::OnEmptyText::kKeep}});
   if (!options.shard.empty()) parse_shard(options.shard, options.prepare);
   const prepare::TextEncoder encoder = make_encoder(options, reporter);
   const prepare::PrepareResult result =
@@ -152,6 +167,31 @@ void run_prepare(Options& options, Reporter& reporter) {
   if (!skipped.empty()) reporter.warning("prepare", "skipped: " + skipped);
   if (!replaced.empty()) reporter.warning("prepare", "replaced by U+FFFD: " + replaced);
   fmt::print("{} documents, {} tokens\n", result.counts.documents, result.counts.tokens);
+  if (options.layout == "fla" && !(result.outputs.empty() && result.rows == 0)) {
+    fmt::print("{} rows of {}, {} tokens in none\n", result.rows, options.source.seq_length,
+               result.dropped_tokens);
+  }
+  for (const prepare::OutputFile& file : result.outputs)
+    fmt::print("{}  {}\n", file.sha256, file.path);
+}
+
+void run_conversion(const Options& options, Reporter& reporter) {
+  if (options.prepare.inputs.size() != 1) {
+    throw ConfigError(error_text("--convert", "--input", "one folder with state.json",
+                                 std::to_string(options.prepare.inputs.size()) + " inputs"));
+  }
+  prepare::ConversionOptions conversion;
+  conversion.folder = options.prepare.inputs.front();
+  conversion.out = options.prepare.out;
+  conversion.overwrite = options.prepare.overwrite;
+  conversion.indices = choice<formats::DocumentIndices>(
+      options.index_form,
+      {{"megatron", formats::DocumentIndices::kMegatron}, {"fla", formats::DocumentIndices::kFla}});
+  if (!options.tokenizer.empty())
+    conversion.vocab_size = text::Tokenizer::load(options.tokenizer).vocab_size();
+  const prepare::ConversionResult result = prepare::convert_rows(conversion, reporter);
+  fmt::print("{} rows of {}, {} tokens; {} rows read back\n", result.rows, result.row_length,
+             result.rows * result.row_length, result.checked_rows);
   for (const prepare::OutputFile& file : result.outputs)
     fmt::print("{}  {}\n", file.sha256, file.path);
 }
@@ -187,21 +227,30 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
 
   CLI::App* command = app.add_subcommand("prepare", "Raw text to training tokens");
   command->add_option("--input", prepare_options.inputs,
-                      "Files, folders or globs: .txt, .jsonl or .json, plain or with .gz or .zst");
+                      "Files, folders or globs: .txt, .jsonl or .json, plain or with .gz or .zst, "
+                      ".arrow, .parquet");
   command->add_option("--tokenizer", options->tokenizer, "Folder with tokenizer.json, or the file");
   command
-      ->add_option("--out", prepare_options.out,
-                   "Prefix of the outputs: PREFIX_text_document.bin and .idx")
+      ->add_option(
+          "--out", prepare_options.out,
+          "Prefix of the outputs: PREFIX_text_document.bin and .idx; with --layout fla the "
+          "folder of the rows")
       ->required();
-  command->add_option("--layout", options->layout, "megatron: documents in .bin and .idx")
-      ->capture_default_str();
   command
-      ->add_option("--format", prepare_options.format,
-                   "What all inputs are, whatever their names: auto, txt, jsonl")
-      ->check(CLI::IsMember({"auto", "txt", "jsonl"}))
+      ->add_option("--layout", options->layout,
+                   "megatron: documents in .bin and .idx; fla: rows of --seq-length in Arrow files")
+      ->check(CLI::IsMember({"megatron", "fla"}))
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_option("--text-column", records.text_column, "Key of the text in a line of JSON")
+  command
+      ->add_option("--format", prepare_options.format,
+                   "What all inputs are, whatever their names: auto, txt, jsonl, arrow, parquet")
+      ->check(CLI::IsMember({"auto", "txt", "jsonl", "arrow", "parquet"}))
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      ->add_option("--text-column", records.text_column,
+                   "Key of the text in a line of JSON, or column of a table")
       ->capture_default_str();
   command
       ->add_option("--txt-document", options->txt_document,
@@ -209,8 +258,9 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
       ->check(CLI::IsMember({"file", "line", "paragraph"}))
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_flag("--append-eod,!--no-append-eod", options->append_eod,
-                    "End each document with the tokenizer's EOS (default: yes)");
+  command->add_flag(
+      "--append-eod,!--no-append-eod", options->append_eod,
+      "End each document with the tokenizer's EOS (default: yes; no with --layout fla)");
   command->add_flag("--special-tokens,!--no-special-tokens", options->special_tokens,
                     "Let the tokenizer put BOS and the like around each text (default: yes)");
   command
@@ -240,6 +290,11 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
       ->capture_default_str()
       ->type_name("NAME");
   command
+      ->add_option("--empty", options->empty,
+                   "Empty texts: skip (default), keep (default with --layout fla)")
+      ->check(CLI::IsMember({"skip", "keep"}))
+      ->type_name("NAME");
+  command
       ->add_option("--max-document-bytes", records.max_document_bytes,
                    "Larger records are bad documents; units such as 300MB are understood")
       ->transform(CLI::AsSizeValue(false))
@@ -251,6 +306,35 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
                     "Only put together the parts that --shard runs have made");
   command->add_flag("--overwrite", prepare_options.overwrite,
                     "Remove earlier outputs and parts of PREFIX first");
+  command
+      ->add_option(
+          "--drop-tails", options->drop_tails,
+          "For --layout fla: where tokens that fill no row are dropped: after each batch of "
+          "documents (batch), once at the end (end)")
+      ->check(CLI::IsMember({"batch", "end"}))
+      ->capture_default_str()
+      ->type_name("NAME");
+  command
+      ->add_option("--map-batch-size", prepare_options.rows.map_batch_size,
+                   "For --layout fla: documents in such a batch")
+      ->capture_default_str();
+  command
+      ->add_option("--map-processes", prepare_options.rows.map_processes,
+                   "For --layout fla: contiguous parts of the documents that are cut into batches, "
+                   "and the least number of files")
+      ->capture_default_str();
+  command->add_flag("--shuffle,!--no-shuffle", prepare_options.rows.shuffle,
+                    "For --layout fla: put the documents in numpy's order for --seed first "
+                    "(default: yes)");
+  command->add_flag("--convert", options->convert,
+                    "Tokenize nothing: rows in the folder --input to PREFIX.bin and PREFIX.idx");
+  command
+      ->add_option("--index-form", options->index_form,
+                   "For --convert: document indices from 0 (megatron), or from 1 as FLA's script "
+                   "writes them (fla)")
+      ->check(CLI::IsMember({"megatron", "fla"}))
+      ->capture_default_str()
+      ->type_name("NAME");
   command->add_flag("--split-sentences", options->split_sentences, "Refused, with the reason");
   command->add_option("--show-order", options->show_order,
                       "Prepare nothing; print the first N samples of the token files at PREFIX");
@@ -268,9 +352,10 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
       ->capture_default_str();
   command
       ->add_option("--seq-length", options->source.seq_length,
-                   "For --show-order: tokens in a sample")
+                   "For --layout fla and --show-order: tokens in a row or sample")
       ->capture_default_str();
-  command->add_option("--seed", options->source.seed, "For --show-order")->capture_default_str();
+  command->add_option("--seed", options->source.seed, "For --layout fla and --show-order")
+      ->capture_default_str();
   command
       ->add_option(
           "--num-samples", options->source.num_samples,
@@ -281,6 +366,7 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
       "--valid-fraction 0.01");
   command->callback([options, &environment] {
     if (options->show_order > 0) return show_order(*options);
+    if (options->convert) return run_conversion(*options, environment.reporter);
     if (options->tokenizer.empty()) {
       throw ConfigError(error_text("", "--tokenizer", "a folder or file", "none"));
     }

@@ -359,12 +359,22 @@ ArrowListColumn ArrowFile::list_column(int64_t batch, const std::string& name) c
   return list;
 }
 
+void ArrowFile::check_text_column(const std::string& name) const {
+  std::string names;
+  for (const ArrowField& field : fields_) {
+    if (field.name == name) {
+      if ((field.type == kUtf8 || field.type == kLargeUtf8) && !field.dictionary) return;
+      throw FormatError(error_text(path_, "column " + name, "a text", field.type_name));
+    }
+    names += (names.empty() ? "" : ", ") + field.name;
+  }
+  throw FormatError(error_text(path_, "column " + name, "this column", "only " + names));
+}
+
 ArrowTextColumn ArrowFile::text_column(int64_t batch, const std::string& name) const {
+  check_text_column(name);
   const Column column = find_column(batch, name);
   const ArrowField& field = *column.field;
-  if ((field.type != kUtf8 && field.type != kLargeUtf8) || field.dictionary) {
-    column.refuse("a text", field.type_name);
-  }
   ArrowTextColumn text;
   text.num_rows_ = column.num_rows;
   text.validity_ = column.validity(0, 0);

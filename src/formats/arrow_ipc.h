@@ -76,11 +76,21 @@ class ArrowFile {
   int64_t num_rows() const { return num_rows_; }
   int64_t num_batches() const { return static_cast<int64_t>(batches_.size()); }
   int64_t batch_rows(int64_t batch) const { return batches_[static_cast<size_t>(batch)].num_rows; }
+  // The byte of the file at which a batch's metadata lies, and its buffers.
+  int64_t batch_begin(int64_t batch) const {
+    return batches_[static_cast<size_t>(batch)].metadata.data() - file_.bytes().data();
+  }
+  std::span<const std::byte> batch_body(int64_t batch) const {
+    return batches_[static_cast<size_t>(batch)].body;
+  }
 
   // FormatError when the column is absent or of another type, or the batch's buffers do not hold
   // what its offsets say.
   ArrowListColumn list_column(int64_t batch, const std::string& name) const;
   ArrowTextColumn text_column(int64_t batch, const std::string& name) const;
+
+  // FormatError when the schema has no such column of text; for files whose batches come later.
+  void check_text_column(const std::string& name) const;
 
  private:
   struct Batch {

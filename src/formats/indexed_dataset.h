@@ -67,6 +67,10 @@ class IndexedDataset {
   const std::byte* documents_ = nullptr;
 };
 
+// How an index lists its documents: 0, 1, ..., S as Megatron's own writer does, or without the
+// leading 0 as FLA's conversion script does.
+enum class DocumentIndices : uint8_t { kMegatron, kFla };
+
 // Appends the ids in the type's bytes. FormatError for an id that does not fit.
 void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<std::byte>& out);
 
@@ -74,7 +78,8 @@ void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<st
 // final names before commit(). Failed writes are FileError, exit code 5.
 class IndexedDatasetWriter {
  public:
-  IndexedDatasetWriter(const std::string& prefix, TokenType type);
+  IndexedDatasetWriter(const std::string& prefix, TokenType type,
+                       DocumentIndices indices = DocumentIndices::kMegatron);
   ~IndexedDatasetWriter();
   IndexedDatasetWriter(const IndexedDatasetWriter&) = delete;
   IndexedDatasetWriter& operator=(const IndexedDatasetWriter&) = delete;
@@ -91,6 +96,7 @@ class IndexedDatasetWriter {
   void add_raw_document(std::span<const std::byte> bytes);
 
   int64_t num_sequences() const;
+  int64_t num_documents() const;
   int64_t num_tokens() const;
 
   struct Digests {

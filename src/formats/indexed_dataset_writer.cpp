@@ -130,9 +130,10 @@ class Spool {
 }  // namespace
 
 struct IndexedDatasetWriter::State {
-  State(const std::string& name, TokenType token_type)
+  State(const std::string& name, TokenType token_type, DocumentIndices document_indices)
       : prefix(name),
         type(token_type),
+        indices(document_indices),
         bin(bin_path(name)),
         lengths(name + ".idx.lengths-XXXXXX"),
         documents(name + ".idx.documents-XXXXXX") {}
@@ -148,6 +149,7 @@ struct IndexedDatasetWriter::State {
 
   std::string prefix;
   TokenType type;
+  DocumentIndices indices;
   DigestedFile bin;
   Spool<int32_t> lengths;
   Spool<int64_t> documents;
@@ -155,8 +157,9 @@ struct IndexedDatasetWriter::State {
   std::vector<std::byte> narrowed;
 };
 
-IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type)
-    : state_(std::make_unique<State>(prefix, type)) {}
+IndexedDatasetWriter::IndexedDatasetWriter(const std::string& prefix, TokenType type,
+                                           DocumentIndices indices)
+    : state_(std::make_unique<State>(prefix, type, indices)) {}
 
 IndexedDatasetWriter::~IndexedDatasetWriter() = default;
 
@@ -216,6 +219,7 @@ void IndexedDatasetWriter::add_raw_document(std::span<const std::byte> bytes) {
 }
 
 int64_t IndexedDatasetWriter::num_sequences() const { return state_->lengths.size(); }
+int64_t IndexedDatasetWriter::num_documents() const { return state_->documents.size(); }
 int64_t IndexedDatasetWriter::num_tokens() const { return state_->num_tokens; }
 
 IndexedDatasetWriter::Digests IndexedDatasetWriter::commit() {
@@ -229,7 +233,8 @@ IndexedDatasetWriter::Digests IndexedDatasetWriter::commit() {
   idx.put(uint64_t{1});
   idx.put(static_cast<uint8_t>(state.type));
   idx.put(static_cast<uint64_t>(state.lengths.size()));
-  idx.put(static_cast<uint64_t>(state.documents.size() + 1));
+  const bool leading_zero = state.indices == DocumentIndices::kMegatron;
+  idx.put(static_cast<uint64_t>(state.documents.size() + (leading_zero ? 1 : 0)));
   state.lengths.for_each([&](int32_t length) { idx.put(length); });
   int64_t pointer = 0;
   const int64_t item = token_bytes(state.type);
@@ -237,7 +242,7 @@ IndexedDatasetWriter::Digests IndexedDatasetWriter::commit() {
     idx.put(pointer);
     pointer += length * item;
   });
-  idx.put(int64_t{0});
+  if (leading_zero) idx.put(int64_t{0});
   state.documents.for_each([&](int64_t end) { idx.put(end); });
   std::tie(digests.idx_sha256, digests.idx_bytes) = idx.commit();
   return digests;

@@ -10,7 +10,7 @@ namespace {
 TokenFiles commit(formats::IndexedDatasetWriter& writer, const std::string& prefix) {
   TokenFiles files;
   files.prefix = prefix;
-  files.documents = writer.num_sequences();
+  files.documents = writer.num_documents();
   files.tokens = writer.num_tokens();
   files.digests = writer.commit();
   return files;
@@ -22,9 +22,21 @@ void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
   const formats::IndexedDataset dataset(prefix);
   const MappedFile bin(formats::bin_path(prefix));
   const int64_t item = formats::token_bytes(type);
-  for (int64_t i = 0; i < dataset.num_sequences(); ++i) {
-    writer.add_raw_document(bin.bytes().subspan(static_cast<size_t>(dataset.first_token(i) * item),
-                                                static_cast<size_t>(dataset.length(i) * item)));
+  constexpr size_t kStep = size_t{1} << 26;
+  size_t released = 0;  // pages of the map that are read no more
+  for (int64_t d = 0; d < dataset.num_documents(); ++d) {
+    const int64_t i = dataset.document_begin(d);
+    if (i == dataset.document_begin(d + 1)) {
+      writer.end_document();
+      continue;
+    }
+    const auto begin = static_cast<size_t>(dataset.first_token(i) * item);
+    const auto bytes = static_cast<size_t>(dataset.length(i) * item);
+    writer.add_raw_document(bin.bytes().subspan(begin, bytes));
+    if (begin + bytes - released > kStep) {
+      drop_pages(bin.bytes().subspan(released, begin + bytes - released));
+      released = begin + bytes;
+    }
   }
 }
 
@@ -72,7 +84,11 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
                                                                                                 : 0;
       }
       const size_t bytes = static_cast<size_t>(length) * static_cast<size_t>(item);
-      writers[destination]->add_raw_document(part.tokens().subspan(offset, bytes));
+      if (bytes == 0) {
+        writers[destination]->end_document();  // without a sequence, as Megatron writes it
+      } else {
+        writers[destination]->add_raw_document(part.tokens().subspan(offset, bytes));
+      }
       offset += bytes;
       ++document;
     }

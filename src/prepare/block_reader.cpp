@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
+#include "formats/text_column.h"
 #include "prepare/records.h"
 
 namespace deltatrain::prepare {
@@ -11,6 +13,7 @@ namespace {
 
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 constexpr size_t kReadBytes = size_t{1} << 18;
+constexpr size_t kMaxRowsInBlock = size_t{1} << 16;  // where texts are short or empty
 
 enum class Border { kNone, kLine, kBlankLine };  // what separates records
 
@@ -200,14 +203,98 @@ class StreamBlockReader final : public BlockReader {
   int64_t reported_position_ = 0;
 };
 
+std::unique_ptr<formats::TextColumn> open_table(const InputFile& file,
+                                                const RecordOptions& options) {
+  return file.format == FileFormat::kArrow
+             ? formats::open_arrow_text(file.path, options.text_column)
+             : formats::open_parquet_text(file.path, options.text_column);
+}
+
+class TableBlockReader final : public BlockReader {
+ public:
+  TableBlockReader(const FileRange& range, const RecordOptions& options, int64_t block_bytes)
+      : range_(range),
+        table_(open_table(*range.file, options)),
+        block_bytes_(block_bytes),
+        max_bytes_(options.max_document_bytes) {}
+
+  bool next(Block& block) override {
+    block.range = range_;
+    block.bytes.clear();
+    block.rows.clear();
+    block.file_bytes = 0;
+    block.first_row = row_;
+    while (static_cast<int64_t>(block.bytes.size()) < block_bytes_ &&
+           block.rows.size() < kMaxRowsInBlock) {
+      if (next_row_ < rows_.size()) {
+        take(rows_[next_row_++], block);
+        ++row_;
+        continue;
+      }
+      next_row_ = 0;
+      if (in_group_ && table_->next(rows_)) continue;
+      in_group_ = false;
+      rows_.clear();
+      if (!block.rows.empty()) break;  // a block's rows follow each other
+      if (!select_next_group()) break;
+      block.first_row = row_;
+    }
+    block.file_bytes = std::exchange(file_bytes_, 0);
+    return !block.rows.empty();
+  }
+
+ private:
+  bool select_next_group() {
+    while (next_group_ < table_->num_groups() && !begins_here(table_->group(next_group_)))
+      ++next_group_;
+    if (next_group_ == table_->num_groups()) return false;
+    const formats::RowGroup group = table_->group(next_group_);
+    table_->select(next_group_++);
+    row_ = group.first_row;
+    file_bytes_ += group.bytes;
+    in_group_ = true;
+    return true;
+  }
+
+  bool begins_here(const formats::RowGroup& group) const {
+    return group.begin >= range_.begin && group.begin < range_.end;
+  }
+
+  void take(const std::optional<std::string_view>& text, Block& block) const {
+    RowText row{block.bytes.size(), -1, false};
+    if (text.has_value()) {
+      row.bytes = static_cast<int64_t>(text->size());
+      row.oversized = row.bytes > max_bytes_;
+      if (!row.oversized) block.bytes += *text;
+    }
+    block.rows.push_back(row);
+  }
+
+  const FileRange range_;
+  const std::unique_ptr<formats::TextColumn> table_;
+  const int64_t block_bytes_;
+  const int64_t max_bytes_;
+  int64_t next_group_ = 0;
+  bool in_group_ = false;
+  std::vector<std::optional<std::string_view>> rows_;
+  size_t next_row_ = 0;
+  int64_t row_ = 0;         // of the file, the next one
+  int64_t file_bytes_ = 0;  // read and not yet counted in a block
+};
+
 }  // namespace
 
+void check_table(const InputFile& file, const RecordOptions& options) { open_table(file, options); }
+
 bool can_split(const InputFile& file, const RecordOptions& options) {
+  if (is_table(file.format)) return true;
   return file.compression == Compression::kNone && border_of(file, options) == Border::kLine;
 }
 
 std::unique_ptr<BlockReader> open_block_reader(const FileRange& range, const RecordOptions& options,
                                                int64_t block_bytes) {
+  if (is_table(range.file->format))
+    return std::make_unique<TableBlockReader>(range, options, block_bytes);
   return std::make_unique<StreamBlockReader>(range, options, block_bytes);
 }
 

@@ -3,10 +3,12 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
+#include "data/row_files.h"
 
 namespace deltatrain::prepare {
 
@@ -14,10 +16,54 @@ namespace {
 
 namespace fs = std::filesystem;
 
+std::optional<FileFormat> format_by_word(const std::string& word) {
+  for (const FileFormat format :
+       {FileFormat::kText, FileFormat::kJsonLines, FileFormat::kArrow, FileFormat::kParquet}) {
+    if (word == file_format_name(format)) return format;
+  }
+  return std::nullopt;
+}
+
+// Whether a file of a folder is no input although its name says so: what `datasets` writes beside
+// its tables, and tables that an earlier save left in the folder.
+class SavedDataSets {
+ public:
+  bool leaves_out(const fs::path& path) {
+    const std::string name = path.filename().string();
+    if (name == "dataset_dict.json") return true;
+    const std::set<std::string>* tables = tables_of(path.parent_path());
+    if (tables == nullptr) return false;
+    if (path.extension() == ".arrow") return !tables->contains(path.string());
+    return name == "state.json" || name == "dataset_info.json";
+  }
+
+ private:
+  // The tables that the folder's state.json names; null where it has none or no tables at all.
+  const std::set<std::string>* tables_of(const fs::path& folder) {
+    auto found = folders_.find(folder);
+    if (found == folders_.end()) {
+      std::set<std::string> names;
+      const auto is_table_file = [](const fs::directory_entry& entry) {
+        return entry.path().extension() == ".arrow";
+      };
+      if (fs::exists(folder / "state.json") &&
+          std::any_of(fs::directory_iterator(folder), fs::directory_iterator(), is_table_file)) {
+        const std::vector<std::string> files = data::arrow_files_of(folder.string());
+        names.insert(files.begin(), files.end());
+      }
+      found = folders_.emplace(folder, std::move(names)).first;
+    }
+    return found->second.empty() ? nullptr : &found->second;
+  }
+
+  std::map<fs::path, std::set<std::string>> folders_;
+};
+
 std::optional<FileFormat> format_by_name(const fs::path& path, const std::string& format) {
-  if (format == "txt") return FileFormat::kText;
-  if (format == "jsonl") return FileFormat::kJsonLines;
+  if (format != "auto") return format_by_word(format);
   fs::path name = path.filename();
+  if (name.extension() == ".arrow") return FileFormat::kArrow;
+  if (name.extension() == ".parquet") return FileFormat::kParquet;
   if (compression_of(name) != Compression::kNone) name = name.stem();
   const std::string extension = name.extension().string();
   if (extension == ".txt") return FileFormat::kText;
@@ -57,7 +103,8 @@ class Finder {
       add_folder(path, input);
     } else if (!add_file(path)) {
       throw ConfigError(error_text("--input " + path, "",
-                                   ".txt, .jsonl or .json, plain or with .gz or .zst (or --format)",
+                                   ".txt, .jsonl or .json, plain or with .gz or .zst, .arrow or "
+                                   ".parquet (or --format)",
                                    "'" + fs::path(path).filename().string() + "'"));
     }
   }
@@ -76,11 +123,11 @@ class Finder {
     std::sort(paths.begin(), paths.end());
     const size_t before = found_.files.size();
     for (const std::string& path : paths) {
-      if (!add_file(path)) ++found_.num_ignored;
+      if (data_sets_.leaves_out(path) || !add_file(path)) ++found_.num_ignored;
     }
     if (found_.files.size() == before) {
       throw ConfigError(
-          error_text("--input " + input, "", "a folder with .txt or .jsonl files",
+          error_text("--input " + input, "", "a folder with .txt, .jsonl, .arrow or .parquet files",
                      folder + " with " + std::to_string(paths.size()) + " other files"));
     }
   }
@@ -92,12 +139,13 @@ class Finder {
       throw ConfigError(error_text("--input " + path, "", "each file once",
                                    "a file that an earlier input named"));
     }
-    found_.files.push_back(
-        {path, *format, compression_of(path), static_cast<int64_t>(fs::file_size(path))});
+    const Compression compression = is_table(*format) ? Compression::kNone : compression_of(path);
+    found_.files.push_back({path, *format, compression, static_cast<int64_t>(fs::file_size(path))});
     return true;
   }
 
   const std::string format_;
+  SavedDataSets data_sets_;
   std::set<std::string> seen_;
   InputFiles found_;
 };
@@ -105,12 +153,23 @@ class Finder {
 }  // namespace
 
 std::string file_format_name(FileFormat format) {
-  return format == FileFormat::kText ? "txt" : "jsonl";
+  switch (format) {
+    case FileFormat::kText:
+      return "txt";
+    case FileFormat::kJsonLines:
+      return "jsonl";
+    case FileFormat::kArrow:
+      return "arrow";
+    case FileFormat::kParquet:
+      return "parquet";
+  }
+  return {};
 }
 
 InputFiles find_input_files(const std::vector<std::string>& inputs, const std::string& format) {
-  if (format != "auto" && format != "txt" && format != "jsonl") {
-    throw ConfigError(error_text("--format", "", "auto, txt or jsonl", "'" + format + "'"));
+  if (format != "auto" && !format_by_word(format).has_value()) {
+    throw ConfigError(
+        error_text("--format", "", "auto, txt, jsonl, arrow or parquet", "'" + format + "'"));
   }
   Finder finder(format);
   try {

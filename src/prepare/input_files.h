@@ -10,9 +10,14 @@
 
 namespace deltatrain::prepare {
 
-enum class FileFormat : uint8_t { kText, kJsonLines };
+enum class FileFormat : uint8_t { kText, kJsonLines, kArrow, kParquet };
 
-std::string file_format_name(FileFormat format);  // "txt", "jsonl"
+std::string file_format_name(FileFormat format);  // "txt", "jsonl", "arrow", "parquet"
+
+// Tables: rows with a column of text, stored in groups.
+inline bool is_table(FileFormat format) {
+  return format == FileFormat::kArrow || format == FileFormat::kParquet;
+}
 
 struct InputFile {
   std::string path;  // as given, or as found under what was given
@@ -28,9 +33,11 @@ struct InputFiles {
 
 // In the order of `inputs`; what a folder (searched to any depth, names that begin with a dot left
 // out) or a glob gives is sorted by path, byte by byte. `format` "auto" goes by the extension
-// (.txt, .jsonl, .json, each also with .gz or .zst behind it); "txt" and "jsonl" hold for every
-// file. Throws ConfigError for an input that does not exist or matches nothing, a file of unknown
-// kind named outright, or one given twice.
+// (.txt, .jsonl, .json, each also with .gz or .zst behind it, .arrow, .parquet); another name of a
+// format holds for every file. In a folder that `datasets` saved, found within an input, the .arrow
+// files are those that its state.json names, and state.json and its like are no input. Throws
+// ConfigError for an input that does not exist or matches nothing, a file of unknown kind named
+// outright, or one given twice.
 InputFiles find_input_files(const std::vector<std::string>& inputs, const std::string& format);
 
 }  // namespace deltatrain::prepare

@@ -29,14 +29,15 @@ struct Encoded {
 
 class Encoding final : public DocumentSink {
  public:
-  Encoding(const TextEncoder& encoder, formats::TokenType type, Encoded& out)
-      : encoder_(encoder), type_(type), out_(out) {}
+  Encoding(const TextEncoder& encoder, formats::TokenType type, OnEmptyText on_empty, Encoded& out)
+      : encoder_(encoder), type_(type), on_empty_(on_empty), out_(out) {}
 
   void document(std::string_view text) override {
     ids_.clear();
     encoder_.encode(text, ids_);
-    if (ids_.empty()) return skipped("empty");
-    if (encoder_.eod_id >= 0) ids_.push_back(encoder_.eod_id);
+    if (ids_.empty() && on_empty_ == OnEmptyText::kSkip) return skipped("empty");
+    // A document without tokens gets no end, as in Megatron's preprocessing.
+    if (encoder_.eod_id >= 0 && !ids_.empty()) ids_.push_back(encoder_.eod_id);
     if (ids_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
       throw FormatError(
           error_text("a document", "", "at most 2147483647 tokens", std::to_string(ids_.size())));
@@ -58,6 +59,7 @@ class Encoding final : public DocumentSink {
  private:
   const TextEncoder& encoder_;
   const formats::TokenType type_;
+  const OnEmptyText on_empty_;
   Encoded& out_;
   std::vector<int32_t> ids_;
 };
@@ -194,7 +196,7 @@ class Pipeline {
     Encoded encoded;
     encoded.text_bytes = static_cast<int64_t>(task.block.bytes.size());
     encoded.file_bytes = task.block.file_bytes;
-    Encoding sink(encoder_, options_.token_type, encoded);
+    Encoding sink(encoder_, options_.token_type, options_.records.on_empty_text, encoded);
     parser.parse(task.block, sink);
     task.block.bytes = {};
     lock.lock();

@@ -30,6 +30,7 @@ const char* name_of(OnInvalidUtf8 value) {
          : value == OnInvalidUtf8::kReplace ? "replace"
                                             : "skip";
 }
+const char* name_of(OnEmptyText value) { return value == OnEmptyText::kSkip ? "skip" : "keep"; }
 const char* name_of(OnBadDocument value) { return value == OnBadDocument::kStop ? "stop" : "skip"; }
 
 std::string sha256_of(const std::string& text) {
@@ -63,6 +64,23 @@ void check_options(const PrepareOptions& options) {
       options.num_machines > 0 && options.machine >= 0 && options.machine < options.num_machines,
       "--shard", "i/n with i from 1 to n",
       std::to_string(options.machine + 1) + "/" + std::to_string(options.num_machines));
+  if (options.layout == OutputLayout::kRows) {
+    require(options.num_partitions == 1, "--layout fla with --partitions", "one of the two",
+            "both");
+    require(options.valid_fraction == 0, "--layout fla with --valid-fraction", "one of the two",
+            "both");
+    const auto positive = [&](int64_t value, const char* what) {
+      require(value > 0, what, "at least 1", std::to_string(value));
+    };
+    positive(options.rows.seq_length, "--seq-length");
+    positive(options.rows.map_batch_size, "--map-batch-size");
+    positive(options.rows.map_processes, "--map-processes");
+    // A record batch of 1000 rows has offsets of 32 bits.
+    require(options.rows.seq_length <= 2'000'000, "--seq-length", "at most 2000000",
+            std::to_string(options.rows.seq_length));
+    require(options.rows.map_processes <= 99'999, "--map-processes", "at most 99999",
+            std::to_string(options.rows.map_processes));
+  }
   require(!options.merge || options.num_machines == 1, "--merge with --shard", "one of the two",
           "both");
 }
@@ -75,23 +93,33 @@ Json settings_of(const PrepareOptions& options, const TextEncoder& encoder, cons
     fingerprints +=
         file.path + " " + file_format_name(file.format) + " " + file_fingerprint(file) + "\n";
   }
-  return Json{{"layout", "megatron"},
-              {"tokenizer", encoder.description},
-              {"tokenizer_digest", encoder.identity},
-              {"vocab_size", encoder.vocab_size},
-              {"eod_id", encoder.eod_id},
-              {"element_type", formats::token_type_name(type)},
-              {"text_column", options.records.text_column},
-              {"txt_documents", name_of(options.records.text_documents)},
-              {"invalid_utf8", name_of(options.records.on_invalid_utf8)},
-              {"bad_documents", name_of(options.records.on_bad_document)},
-              {"max_document_bytes", options.records.max_document_bytes},
-              {"partitions", options.num_partitions},
-              {"valid_fraction", options.valid_fraction},
-              {"shard_bytes", options.shard_bytes},
-              {"input_files", plan.files.size()},
-              {"input_bytes", plan.bytes},
-              {"input_digest", sha256_of(fingerprints)}};
+  Json settings{{"layout", options.layout == OutputLayout::kMegatron ? "megatron" : "fla"},
+                {"tokenizer", encoder.description},
+                {"tokenizer_digest", encoder.identity},
+                {"vocab_size", encoder.vocab_size},
+                {"eod_id", encoder.eod_id},
+                {"element_type", formats::token_type_name(type)},
+                {"text_column", options.records.text_column},
+                {"txt_documents", name_of(options.records.text_documents)},
+                {"invalid_utf8", name_of(options.records.on_invalid_utf8)},
+                {"bad_documents", name_of(options.records.on_bad_document)},
+                {"empty", name_of(options.records.on_empty_text)},
+                {"max_document_bytes", options.records.max_document_bytes},
+                {"partitions", options.num_partitions},
+                {"valid_fraction", options.valid_fraction},
+                {"shard_bytes", options.shard_bytes},
+                {"input_files", plan.files.size()},
+                {"input_bytes", plan.bytes},
+                {"input_digest", sha256_of(fingerprints)}};
+  if (options.layout == OutputLayout::kRows) {
+    const RowLayout& rows = options.rows;
+    settings["seq_length"] = rows.seq_length;
+    settings["drop_tails"] = rows.drop_tails == DropTails::kPerBatch ? "batch" : "end";
+    settings["map_batch_size"] = rows.map_batch_size;
+    settings["map_processes"] = rows.map_processes;
+    settings["shuffle_seed"] = rows.shuffle ? Json(rows.seed) : Json(nullptr);
+  }
+  return settings;
 }
 
 std::optional<Json> read_json(const std::string& path) {
@@ -119,7 +147,9 @@ class Preparation {
       : options_(options),
         encoder_(encoder),
         reporter_(reporter),
-        type_(formats::token_type_for_vocabulary(encoder.vocab_size)),
+        type_(options.layout == OutputLayout::kRows
+                  ? formats::TokenType::kI32
+                  : formats::token_type_for_vocabulary(encoder.vocab_size)),
         layout_{options.out, options.records.text_column + "_document", options.num_partitions,
                 options.valid_fraction},
         parts_(options.out + ".parts"),
@@ -130,6 +160,9 @@ class Preparation {
     if (inputs.num_ignored > 0) {
       reporter_.message("prepare", std::to_string(inputs.num_ignored) +
                                        " files of other kinds in the folders are left out");
+    }
+    for (const InputFile& file : inputs.files) {
+      if (is_table(file.format)) check_table(file, options_.records);
     }
     plan_ = make_plan(std::move(inputs.files), options_.records, options_.shard_bytes);
     settings_ = settings_of(options_, encoder_, plan_, type_);
@@ -151,7 +184,9 @@ class Preparation {
     return parts_ + name;
   }
 
+  // Of the token files; of rows, those that are there.
   std::vector<std::string> output_paths() const {
+    if (options_.layout == OutputLayout::kRows) return row_files_in(options_.out);
     std::vector<std::string> paths;
     for (const std::string& prefix : layout_.prefixes()) {
       paths.push_back(formats::bin_path(prefix).string());
@@ -182,9 +217,12 @@ class Preparation {
       result.already_there = true;
       result.counts.documents = manifest->at("documents");
       result.counts.tokens = manifest->at("tokens");
+      result.rows = manifest->value("rows", int64_t{0});
+      result.dropped_tokens = manifest->value("dropped_tokens", int64_t{0});
       bool whole = true;
       for (const Json& output : manifest->at("outputs")) {
-        for (const char* kind : {"bin", "idx"}) {
+        for (const char* kind : {"bin", "idx", "file"}) {
+          if (!output.contains(kind)) continue;
           const Json& file = output.at(kind);
           const fs::path path =
               fs::path(manifest_path_).parent_path() / file.at("file").get<std::string>();
@@ -275,6 +313,11 @@ class Preparation {
       }
     };
     remove_in(parts_, "");
+    if (options_.layout == OutputLayout::kRows) {
+      // What a run that stopped while it put rows together has left is made anew.
+      for (const std::string& path : output_paths()) fs::remove(path);
+      return;
+    }
     for (const std::string& path : output_paths()) {
       remove_in(out.has_parent_path() ? out.parent_path() : ".",
                 fs::path(path).filename().string());
@@ -312,36 +355,63 @@ class Preparation {
     }
     std::vector<std::string> stems;
     for (int64_t i = 0; i < num_shards(); ++i) stems.push_back(stem_of(i));
-    const std::vector<TokenFiles> files =
-        assemble(stems, layout_, type_, result.counts.tokens, reporter_);
-
-    Json outputs = Json::array();
-    for (const TokenFiles& one : files) {
-      const auto entry = [&](const fs::path& path, int64_t bytes, const std::string& sha256) {
-        result.outputs.push_back({path.string(), bytes, sha256});
-        return Json{{"file", path.filename().string()}, {"bytes", bytes}, {"sha256", sha256}};
-      };
-      outputs.push_back(Json{{"documents", one.documents},
-                             {"tokens", one.tokens},
-                             {"bin", entry(formats::bin_path(one.prefix), one.digests.bin_bytes,
-                                           one.digests.bin_sha256)},
-                             {"idx", entry(formats::idx_path(one.prefix), one.digests.idx_bytes,
-                                           one.digests.idx_sha256)}});
-    }
+    const Json outputs = options_.layout == OutputLayout::kRows
+                             ? put_rows_together(stems, result)
+                             : put_token_files_together(stems, result);
     Json inputs = Json::array();
     for (const InputFile& file : plan_.files)
       inputs.push_back(Json{{"path", file.path}, {"bytes", file.bytes}});
-    const Json manifest{{"documents", result.counts.documents},
-                        {"tokens", result.counts.tokens},
-                        {"text_bytes", result.counts.text_bytes},
-                        {"skipped", result.counts.skipped},
-                        {"replaced", result.counts.replaced},
-                        {"outputs", outputs},
-                        {"settings", settings_},
-                        {"inputs", inputs}};
+    Json manifest{{"documents", result.counts.documents},
+                  {"tokens", result.counts.tokens},
+                  {"text_bytes", result.counts.text_bytes},
+                  {"skipped", result.counts.skipped},
+                  {"replaced", result.counts.replaced}};
+    if (options_.layout == OutputLayout::kRows) {
+      manifest["rows"] = result.rows;
+      manifest["dropped_tokens"] = result.dropped_tokens;
+    }
+    manifest["outputs"] = outputs;
+    manifest["settings"] = settings_;
+    manifest["inputs"] = inputs;
     write_file_atomically(manifest_path_, manifest.dump(1) + "\n");
     fs::remove_all(parts_);
     return result;
+  }
+
+  Json put_token_files_together(const std::vector<std::string>& stems,
+                                PrepareResult& result) const {
+    Json outputs = Json::array();
+    for (const TokenFiles& one : assemble(stems, layout_, type_, result.counts.tokens, reporter_)) {
+      const formats::IndexedDatasetWriter::Digests& digests = one.digests;
+      outputs.push_back(Json{{"documents", one.documents},
+                             {"tokens", one.tokens},
+                             {"bin", output_entry({formats::bin_path(one.prefix).string(),
+                                                   digests.bin_bytes, digests.bin_sha256},
+                                                  result)},
+                             {"idx", output_entry({formats::idx_path(one.prefix).string(),
+                                                   digests.idx_bytes, digests.idx_sha256},
+                                                  result)}});
+    }
+    return outputs;
+  }
+
+  Json put_rows_together(const std::vector<std::string>& stems, PrepareResult& result) const {
+    const AssembledRows rows = assemble_rows(stems, options_.out, options_.rows, reporter_);
+    result.rows = rows.rows;
+    result.dropped_tokens = rows.dropped_tokens;
+    Json outputs = Json::array();
+    for (const RowFile& file : rows.files)
+      outputs.push_back(Json{{"file", output_entry({file.path, file.bytes, file.sha256}, result)}});
+    return outputs;
+  }
+
+  // Also added to the result. Names are those from the manifest's folder.
+  Json output_entry(const OutputFile& file, PrepareResult& result) const {
+    result.outputs.push_back(file);
+    const fs::path folder = fs::path(manifest_path_).parent_path();
+    return Json{{"file", fs::path(file.path).lexically_relative(folder).string()},
+                {"bytes", file.bytes},
+                {"sha256", file.sha256}};
   }
 
   const PrepareOptions& options_;

@@ -1,4 +1,4 @@
-// Raw text to token files: reading, tokenizing, and putting the outputs together.
+// Raw text to token files or token rows: reading, tokenizing, and putting the outputs together.
 //
 // The work goes by shards of the input (prepare/plan.h). The part of a finished shard stays in
 // OUT.parts/ until all are there; then the outputs are written in the order of the input,
@@ -13,15 +13,20 @@
 #include "base/reporter.h"
 #include "prepare/part_file.h"
 #include "prepare/records.h"
+#include "prepare/row_assembly.h"
 #include "prepare/text_encoder.h"
 
 namespace deltatrain::prepare {
+
+enum class OutputLayout : uint8_t { kMegatron, kRows };
 
 struct PrepareOptions {
   std::vector<std::string> inputs;  // files, folders, globs
   std::string format = "auto";      // input_files.h
   RecordOptions records;
-  std::string out;  // prefix of everything written
+  std::string out;  // prefix of everything written; with kRows also the folder of the rows
+  OutputLayout layout = OutputLayout::kMegatron;
+  RowLayout rows;  // with kRows
   int64_t num_workers = 1;
   int64_t num_partitions =
       1;  // > 1: record k goes to partition k mod P, written besides the merged files
@@ -42,6 +47,8 @@ struct OutputFile {
 
 struct PrepareResult {
   PartCounts counts;
+  int64_t rows = 0;                 // with kRows
+  int64_t dropped_tokens = 0;       // likewise: those of documents that are in no row
   std::vector<OutputFile> outputs;  // empty when only parts were made
   bool already_there = false;       // a run with the same settings had finished; nothing was done
 };

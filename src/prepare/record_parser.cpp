@@ -105,6 +105,7 @@ struct RecordParser::State {
   simdjson::dom::parser json{simdjson::SIMDJSON_MAXSIZE_BYTES};
   std::string scratch;
   const Block* block = nullptr;
+  int64_t row = 0;  // within a block of a table
   DocumentSink* sink = nullptr;
 
   void handle(const Problem& problem, size_t offset) {
@@ -115,6 +116,11 @@ struct RecordParser::State {
       sink->skipped(problem.reason);
       return;
     }
+    if (is_table(block->range.file->format)) {
+      throw FormatError(
+          error_text(block->range.file->path + ": row " + std::to_string(block->first_row + row),
+                     problem.what, problem.expected, problem.got));
+    }
     const auto begin = block->bytes.begin();
     const int64_t line = count_lines(block->range, block->range.begin) + block->lines_before + 1 +
                          std::count(begin, begin + static_cast<std::ptrdiff_t>(offset), '\n');
@@ -124,7 +130,7 @@ struct RecordParser::State {
 
   // Refuses, replaces or passes on; `text` lies at `offset` of the block.
   void emit(std::string_view text, size_t offset, bool known_well_formed) {
-    if (text.empty()) {
+    if (text.empty() && options.on_empty_text == OnEmptyText::kSkip) {
       sink->skipped("empty");
       return;
     }
@@ -161,6 +167,20 @@ struct RecordParser::State {
       if (text[i] != '\r' || i + 1 == text.size() || text[i + 1] != '\n') lines.push_back(text[i]);
     }
     emit(lines, offset, false);
+  }
+
+  void table_rows() {
+    for (row = 0; row < static_cast<int64_t>(block->rows.size()); ++row) {
+      const RowText& text = block->rows[static_cast<size_t>(row)];
+      if (text.bytes < 0) {
+        handle({"null", "column " + options.text_column, "a text", "null"}, 0);
+      } else if (text.oversized) {
+        handle_oversized(static_cast<size_t>(text.bytes), 0);
+      } else {
+        emit(std::string_view(block->bytes).substr(text.begin, static_cast<size_t>(text.bytes)), 0,
+             false);
+      }
+    }
   }
 
   void handle_oversized(size_t bytes, size_t offset) {
@@ -308,6 +328,10 @@ void RecordParser::parse(const Block& block, DocumentSink& sink) {
   State& state = *state_;
   state.block = &block;
   state.sink = &sink;
+  if (is_table(block.range.file->format)) {
+    state.table_rows();
+    return;
+  }
   if (block.oversized) {
     state.handle_oversized(0, 0);
     return;

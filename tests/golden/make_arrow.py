@@ -1,4 +1,4 @@
-"""Writes the arrow_*.arrow files beside it (datasets 5.2.0, pyarrow 26.0.1). Takes no arguments."""
+"""Writes the arrow_*.arrow and table_*.parquet files beside it (datasets 5.2.0, pyarrow 26.0.1). Takes no arguments."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import tempfile
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -57,6 +58,16 @@ def text():
         writer.write_table(table)
 
 
+def parquet():
+    texts = [f"text {i} \u00e9" * (i % 5) if i % 7 != 3 else None for i in range(60)]
+    table = pa.table({"id": [str(i) for i in range(60)], "text": texts, "score": [i / 2 for i in range(60)],
+                      "tags": [["a"] * (i % 3) for i in range(60)]})
+    pa.parquet.write_table(table, at("table_zstd.parquet"), compression="zstd", row_group_size=25, write_statistics=False)
+    pa.parquet.write_table(table, at("table_snappy.parquet"), compression="snappy", use_dictionary=False, data_page_version="2.0",
+                           write_statistics=False)
+
+
 tokens()
 wide()
+parquet()
 text()

@@ -81,7 +81,7 @@ TEST_F(InputFilesTest, NamesWhatCannotBeUsed) {
               HasSubstr("expected each file once"));
   EXPECT_THAT(refusal({at("sub/.hidden/../.hidden/../../g.pdf")}), HasSubstr("'g.pdf'"));
   EXPECT_THAT(refusal({at("b.txt")}, "csv"),
-              HasSubstr("--format: expected auto, txt or jsonl, got 'csv'"));
+              HasSubstr("--format: expected auto, txt, jsonl, arrow or parquet, got 'csv'"));
 }
 
 }  // namespace

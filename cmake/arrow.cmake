@@ -1,0 +1,42 @@
+# Arrow C++ with Parquet, as the target deltatrain_arrow where DELTATRAIN_ARROW asks for it and it is there: the
+# system's, else the one inside the pyarrow wheel that tools/setup.sh puts into .venv (its libraries carry a
+# version in their names only, so they are linked by full path), or in the folder DELTATRAIN_PYARROW.
+
+set(DELTATRAIN_PYARROW "" CACHE PATH "Folder of an unpacked pyarrow wheel (pyarrow/) to take Arrow C++ from")
+
+function(deltatrain_find_arrow)
+  if(NOT DELTATRAIN_PYARROW)
+    find_package(Parquet CONFIG QUIET)
+    if(Parquet_FOUND)
+      add_library(deltatrain_arrow INTERFACE)
+      target_link_libraries(deltatrain_arrow INTERFACE $<IF:$<TARGET_EXISTS:Parquet::parquet_shared>,Parquet::parquet_shared,Parquet::parquet_static>)
+      message(STATUS "Parquet: Arrow C++ ${Parquet_VERSION} of the system")
+      return()
+    endif()
+  endif()
+  file(GLOB folders ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/pyarrow)
+  foreach(folder ${DELTATRAIN_PYARROW} ${folders})
+    file(GLOB arrow ${folder}/libarrow.so.*)
+    file(GLOB parquet ${folder}/libparquet.so.*)
+    if(arrow AND parquet AND EXISTS ${folder}/include/parquet/file_reader.h)
+      list(GET arrow 0 arrow)
+      list(GET parquet 0 parquet)
+      add_library(deltatrain_arrow INTERFACE)
+      target_include_directories(deltatrain_arrow SYSTEM INTERFACE ${folder}/include)
+      target_link_libraries(deltatrain_arrow INTERFACE ${parquet} ${arrow})
+      message(STATUS "Parquet: ${parquet}")
+      return()
+    endif()
+  endforeach()
+endfunction()
+
+if(DELTATRAIN_ARROW)
+  deltatrain_find_arrow()
+  if(NOT TARGET deltatrain_arrow)
+    if(NOT DELTATRAIN_ARROW STREQUAL "AUTO")
+      message(FATAL_ERROR "DELTATRAIN_ARROW: Arrow C++ with Parquet was found neither on the system nor in .venv; "
+        "run tools/setup.sh, or set DELTATRAIN_PYARROW to the folder of a pyarrow wheel")
+    endif()
+    message(STATUS "Parquet: no Arrow C++ found, not built in")
+  endif()
+endif()

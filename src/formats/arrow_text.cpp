@@ -1,0 +1,58 @@
+#include <algorithm>
+
+#include "formats/arrow_ipc.h"
+#include "formats/text_column.h"
+
+namespace deltatrain::formats {
+
+namespace {
+
+constexpr int64_t kRowsAtOnce = 4096;
+
+class ArrowText final : public TextColumn {
+ public:
+  ArrowText(const std::filesystem::path& path, std::string column)
+      : file_(path), column_(std::move(column)) {
+    file_.check_text_column(column_);
+    int64_t rows = 0;
+    for (int64_t i = 0; i < file_.num_batches(); ++i) {
+      groups_.push_back({rows, file_.batch_rows(i), file_.batch_begin(i),
+                         static_cast<int64_t>(file_.batch_body(i).size())});
+      rows += file_.batch_rows(i);
+    }
+  }
+
+  int64_t num_groups() const override { return file_.num_batches(); }
+  RowGroup group(int64_t index) const override { return groups_[static_cast<size_t>(index)]; }
+
+  void select(int64_t index) override {
+    if (selected_ >= 0) drop_pages(file_.batch_body(selected_));
+    selected_ = index;
+    row_ = 0;
+    texts_ = file_.text_column(index, column_);
+  }
+
+  bool next(std::vector<std::optional<std::string_view>>& rows) override {
+    rows.clear();
+    const int64_t end = std::min(texts_.num_rows(), row_ + kRowsAtOnce);
+    for (; row_ < end; ++row_) rows.push_back(texts_.text(row_));
+    return !rows.empty();
+  }
+
+ private:
+  const ArrowFile file_;
+  const std::string column_;
+  std::vector<RowGroup> groups_;
+  ArrowTextColumn texts_;
+  int64_t selected_ = -1;
+  int64_t row_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TextColumn> open_arrow_text(const std::filesystem::path& path,
+                                            const std::string& column) {
+  return std::make_unique<ArrowText>(path, column);
+}
+
+}  // namespace deltatrain::formats
