@@ -21,6 +21,7 @@
 #include "config/primus_import.h"
 #include "config/recipe_reader.h"
 #include "config/yaml_tree.h"
+#include "data/recipe_source.h"
 #include "model/training_step.h"
 
 namespace deltatrain::cli {
@@ -179,7 +180,8 @@ PlanDevice parse_device(const std::string& text) {
 // sizes.
 class MemoryPlanner {
  public:
-  MemoryPlanner(const Recipe& recipe, const PlanDevice& device) : recipe_(recipe), device_(device) {
+  MemoryPlanner(const Recipe& recipe, const PlanDevice& device)
+      : recipe_(recipe), device_(device), max_documents_(data::max_documents_in_row(recipe)) {
     backend::BackendOptions backend_options;
     backend_options.planned = device.kind;
     backend_ = backend::make_backend(DeviceKind::kPlan, backend_options);
@@ -190,13 +192,12 @@ class MemoryPlanner {
   }
 
   MemoryPlan plan(int64_t micro_batch_size) const {
-    const int64_t rows = micro_batch_size * recipe_.train.seq_length;
-    // As train plans it: packed documents may be of one token each.
-    const int64_t sequences = recipe_.data.packed_documents ? rows : micro_batch_size;
-    return TrainingStep::plan(context_, recipe_.model,
-                              BatchShape{.num_rows = rows,
-                                         .num_sequences = sequences,
-                                         .loss_chunk_rows = recipe_.parallel.loss_chunk_rows});
+    return TrainingStep::plan(
+        context_, recipe_.model,
+        BatchShape{.num_rows = micro_batch_size * recipe_.train.seq_length,
+                   .num_sequences = micro_batch_size * max_documents_,
+                   .lengths = max_documents_ > 1 ? SequenceLengths::kAny : SequenceLengths::kEqual,
+                   .loss_chunk_rows = recipe_.parallel.loss_chunk_rows});
   }
 
   // The largest micro-batch below the recipe's that divides the global batch and fits, or 0.
@@ -212,6 +213,7 @@ class MemoryPlanner {
  private:
   const Recipe& recipe_;
   const PlanDevice& device_;
+  const int64_t max_documents_;  // in a row, as train plans for
   std::unique_ptr<backend::Backend> backend_;
   Context context_;
 };

@@ -93,6 +93,24 @@ class SequentialSource final : public IndexedSource {
 
   int64_t num_samples() const override { return std::numeric_limits<int64_t>::max(); }
 
+  int64_t max_starts() const override {
+    if (!options_.packed) return 1;
+    int64_t most = 1;
+    int64_t begin = 0;  // documents that start at or before the sample
+    int64_t end = 0;    // documents that start before the next one
+    const auto advance = [&](int64_t& document, int64_t token) {
+      while (document < dataset_.num_documents() &&
+             token_of(dataset_.document_begin(document)) < token)
+        ++document;
+    };
+    for (int64_t sample = 0; sample < epoch_samples(); ++sample) {
+      advance(begin, first_of(sample) + 1);
+      advance(end, first_of(sample) + options_.seq_length);
+      most = std::max(most, 1 + end - begin);
+    }
+    return std::min(most, options_.seq_length);
+  }
+
   std::string describe(int64_t sample) const override {
     const int64_t first = first_of(sample);
     const int64_t sequence = dataset_.sequence_of_token(first);
@@ -143,6 +161,16 @@ class GptSource final : public IndexedSource {
   }
 
   int64_t num_samples() const override { return order_.num_samples(); }
+
+  int64_t max_starts() const override {
+    if (!options_.packed) return 1;
+    int64_t most = 1;
+    for (size_t k = 0; k + 1 < order_.sample_starts.size(); ++k) {
+      most = std::max<int64_t>(most, int64_t{1} + order_.sample_starts[k + 1].document -
+                                         order_.sample_starts[k].document);
+    }
+    return std::min(most, options_.seq_length);
+  }
 
   std::string describe(int64_t sample) const override {
     const SampleStart start = order_.sample_starts[place(sample)];

@@ -1,5 +1,7 @@
 #include "data/recipe_source.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace deltatrain::data {
@@ -48,6 +50,18 @@ std::optional<SourceOptions> validation_source(const Recipe& recipe) {
   options.order = DataOrder::kMegatron;
   options.num_samples = validations * train.eval_iters * train.global_batch_size;
   return options;
+}
+
+int64_t max_documents_in_row(const Recipe& recipe) {
+  if (!recipe.data.packed_documents) return 1;
+  try {
+    int64_t most = open_sample_source(training_source(recipe, 1))->max_starts();
+    if (const auto validation = validation_source(recipe); validation.has_value())
+      most = std::max(most, open_sample_source(*validation)->max_starts());
+    return most;
+  } catch (const Error&) {  // missing or broken: training will say what is wrong with it
+    return recipe.train.seq_length;
+  }
 }
 
 }  // namespace deltatrain::data

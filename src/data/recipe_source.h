@@ -15,4 +15,8 @@ SourceOptions training_source(const Recipe& recipe, int64_t num_ranks);
 // files as Megatron blends them. Absent when there is neither.
 std::optional<SourceOptions> validation_source(const Recipe& recipe);
 
+// The most documents that a row of the recipe's data holds, for which memory is planned: 1 without
+// packing, seq_length where the data cannot be opened.
+int64_t max_documents_in_row(const Recipe& recipe);
+
 }  // namespace deltatrain::data

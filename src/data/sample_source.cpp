@@ -54,6 +54,11 @@ class BlendedSource final : public SampleSource {
   int64_t num_tokens() const override { return sum(&SampleSource::num_tokens); }
   int64_t labels_per_sample() const override { return sources_.front()->labels_per_sample(); }
   bool packs_documents() const override { return sources_.front()->packs_documents(); }
+  int64_t max_starts() const override {
+    int64_t most = 1;
+    for (const auto& source : sources_) most = std::max(most, source->max_starts());
+    return most;
+  }
 
   void read(int64_t sample, std::span<int32_t> input_ids_T, std::span<int32_t> labels_T,
             std::vector<int32_t>* starts) const override {
@@ -107,6 +112,17 @@ class RowSource final : public SampleSource {
   int64_t epoch_samples() const override { return rows_->num_rows(); }
   int64_t num_tokens() const override { return rows_->num_rows() * options_.seq_length; }
   bool packs_documents() const override { return options_.packed; }
+  int64_t max_starts() const override {
+    if (!options_.packed) return 1;
+    int64_t most = 1;
+    std::vector<int32_t> ids(static_cast<size_t>(options_.seq_length));
+    for (int64_t row = 0; row < rows_->num_rows(); ++row) {
+      rows_->read(row, ids, options_.vocab_size);
+      most =
+          std::max<int64_t>(most, 1 + std::count(ids.begin() + 1, ids.end(), options_.document_id));
+    }
+    return most;
+  }
   int64_t labels_per_sample() const override {
     return options_.packed || options_.eod_id >= 0 ? -1 : options_.seq_length - 1;
   }
@@ -143,6 +159,7 @@ class ReorderedSource final : public SampleSource {
   int64_t num_tokens() const override { return source_->num_tokens(); }
   int64_t labels_per_sample() const override { return source_->labels_per_sample(); }
   bool packs_documents() const override { return source_->packs_documents(); }
+  int64_t max_starts() const override { return source_->max_starts(); }
   std::string describe(int64_t sample) const override {
     return source_->describe(order_->row(sample));
   }

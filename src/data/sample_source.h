@@ -48,6 +48,9 @@ class SampleSource {
   // Labels of a sample that are not kNoLabel; -1: they depend on what is in it.
   virtual int64_t labels_per_sample() const = 0;
   virtual bool packs_documents() const = 0;  // true: state restarts where documents start
+
+  // No sample has more starts of documents than this; 1 without packing. May go over all the data.
+  virtual int64_t max_starts() const = 0;
 };
 
 struct SourceOptions {

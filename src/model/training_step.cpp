@@ -71,13 +71,33 @@ TrainingStep::~TrainingStep() = default;
 
 MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig& model,
                               const BatchShape& shape, Purpose purpose) {
-  TrainingStep step(planning_context, model, OptimizerConfig{}, shape, 0, purpose);
-  // Any split of the rows into sequences takes at most as much as this one: equal lengths, rounded
-  // up.
-  std::vector<int32_t> offsets;
-  for (int64_t s = 0; s <= shape.num_sequences; ++s) {
-    offsets.push_back(narrow<int32_t>(shape.num_rows * s / shape.num_sequences));
+  const auto equal = [&](int64_t S) {
+    std::vector<int32_t> offsets;
+    for (int64_t s = 0; s <= S; ++s) offsets.push_back(narrow<int32_t>(shape.num_rows * s / S));
+    return offsets;
+  };
+  MemoryPlan most = plan_for(planning_context, model, shape, purpose, equal(shape.num_sequences));
+  if (shape.lengths == SequenceLengths::kEqual) return most;
+  // What ops take grows with the number of sequences and with that of chunks and tiles, which is
+  // largest when all sequences but one hold a single row. Where that makes all equal, one fewer
+  // takes what only unequal lengths need.
+  for (const int64_t S : {shape.num_sequences, shape.num_sequences - 1}) {
+    if (S < 1) continue;
+    std::vector<int32_t> offsets;
+    for (int64_t s = 0; s < S; ++s) offsets.push_back(narrow<int32_t>(s));
+    offsets.push_back(narrow<int32_t>(shape.num_rows));
+    const MemoryPlan plan = plan_for(planning_context, model, shape, purpose, offsets);
+    const int64_t arena = std::max(most.arena(), plan.arena());
+    most.saved_activations = std::max(most.saved_activations, plan.saved_activations);
+    most.scratch = std::max(arena - most.saved_activations, std::max(most.scratch, plan.scratch));
   }
+  return most;
+}
+
+MemoryPlan TrainingStep::plan_for(const Context& planning_context, const ModelConfig& model,
+                                  const BatchShape& shape, Purpose purpose,
+                                  const std::vector<int32_t>& offsets) {
+  TrainingStep step(planning_context, model, OptimizerConfig{}, shape, 0, purpose);
   const std::vector<int32_t> rows(static_cast<size_t>(shape.num_rows), 0);
   const TokenBatch batch{.ids = rows, .labels = rows, .offsets = offsets};
   MemoryPlan plan;

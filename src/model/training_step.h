@@ -23,10 +23,13 @@ struct TokenBatch {
   std::span<const int32_t> offsets;  // [S + 1] sequence starts, see ops::Sequences
 };
 
+enum class SequenceLengths : uint8_t { kEqual, kAny };
+
 // Largest micro-batch that a step has to hold.
 struct BatchShape {
   int64_t num_rows = 0;
-  int64_t num_sequences = 0;
+  int64_t num_sequences = 0;  // all of one length, or so many and fewer of any
+  SequenceLengths lengths = SequenceLengths::kEqual;
   int64_t loss_chunk_rows = 0;  // 0: chosen
 };
 
@@ -62,7 +65,7 @@ class TrainingStep {
   TrainingStep(const TrainingStep&) = delete;
   TrainingStep& operator=(const TrainingStep&) = delete;
 
-  // Runs forward, backward and update once on a planning context and adds up what they take.
+  // Runs forward, backward and update on a planning context and adds up what they take.
   static MemoryPlan plan(const Context& planning_context, const ModelConfig& model,
                          const BatchShape& shape, Purpose purpose = Purpose::kTrain);
 
@@ -93,6 +96,9 @@ class TrainingStep {
 
  private:
   ops::Sequences upload(const TokenBatch& batch);
+  static MemoryPlan plan_for(const Context& planning_context, const ModelConfig& model,
+                             const BatchShape& shape, Purpose purpose,
+                             const std::vector<int32_t>& offsets);
   std::vector<double> head_logits(const Tensor& hidden_RD);
   void forward_backward(const TokenBatch& batch, double grad_scale, Trace* trace);
 

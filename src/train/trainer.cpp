@@ -94,6 +94,7 @@ class Trainer {
   int64_t saved_at_ = -1;
   int64_t steps_here_ = 0;  // of this process
   int64_t began_at_ = 0;
+  int64_t max_starts_ = 1;  // of sequences in a row
   TrainResult result_;
 };
 
@@ -108,15 +109,18 @@ void Trainer::open_data() {
                           recipe_.data.train, static_cast<double>(opened.num_tokens()) * 1e-6,
                           opened.epoch_samples(), recipe_.train.seq_length,
                           recipe_.train.train_iters, recipe_.train.global_batch_size));
+  max_starts_ = opened.max_starts();
   const auto validation = data::validation_source(recipe_);
   if (!validation.has_value()) return;
   validation_ = std::make_unique<data::BatchLoader>(data::open_sample_source(*validation), loader);
+  max_starts_ = std::max(max_starts_, validation_->source().max_starts());
 }
 
 BatchShape Trainer::batch_shape(int64_t micro_batch) const {
   const int64_t rows = micro_batch * recipe_.train.seq_length;
   return {.num_rows = rows,
-          .num_sequences = loader_->source().packs_documents() ? rows : micro_batch,
+          .num_sequences = micro_batch * max_starts_,
+          .lengths = max_starts_ > 1 ? SequenceLengths::kAny : SequenceLengths::kEqual,
           .loss_chunk_rows = recipe_.parallel.loss_chunk_rows};
 }
 

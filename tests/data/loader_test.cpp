@@ -27,6 +27,7 @@ class CountingSource final : public SampleSource {
   int64_t num_samples() const override { return end_; }
   int64_t labels_per_sample() const override { return masked_ ? -1 : 3; }
   bool packs_documents() const override { return masked_; }
+  int64_t max_starts() const override { return masked_ ? 2 : 1; }
   std::string describe(int64_t sample) const override { return std::to_string(sample); }
 
   void read(int64_t sample, std::span<int32_t> input_ids_T, std::span<int32_t> labels_T,

@@ -126,6 +126,7 @@ TEST_F(RowSourceTest, PackedRowsRestartAtEachStartOfADocument) {
   source->read(0, input_ids, labels, &starts);
   EXPECT_THAT(labels, ElementsAre(1, 2, kNoLabel, 3, kNoLabel));
   EXPECT_THAT(starts, ElementsAre(0, 3));
+  EXPECT_EQ(source->max_starts(), 2);
 }
 
 TEST_F(RowSourceTest, NamesWhatDoesNotFit) {

@@ -117,6 +117,28 @@ TEST_F(SampleSourceTest, PackedRowThatEndsWithItsDocumentHasNoLastLabel) {
   EXPECT_THAT(read_row(*source, 0).starts, ElementsAre(0));
 }
 
+// What memory is planned for: never below what a sample has, in any order.
+TEST_F(SampleSourceTest, MostStartsBoundEverySample) {
+  const std::string prefix = write({2, 1, 1, 3, 5, 1, 1, 1, 9, 4, 2, 2, 17, 1});
+  for (const DataOrder order :
+       {DataOrder::kSequential, DataOrder::kMegatron, DataOrder::kMegatronCyclic}) {
+    for (const int64_t seq_length : {1, 3, 6, 11}) {
+      SourceOptions options;
+      options.prefix = prefix;
+      options.order = order;
+      options.seq_length = seq_length;
+      EXPECT_EQ(open_sample_source(options)->max_starts(), 1);
+      options.packed = true;
+      const auto source = open_sample_source(options);
+      size_t most = 1;
+      for (int64_t i = 0; i < source->epoch_samples(); ++i)
+        most = std::max(most, read_row(*source, i).starts.size());
+      EXPECT_GE(source->max_starts(), static_cast<int64_t>(most)) << seq_length;
+      EXPECT_LE(source->max_starts(), std::min(seq_length, static_cast<int64_t>(most) + 1));
+    }
+  }
+}
+
 TEST_F(SampleSourceTest, MasksTheLabelAfterTheEndOfDocument) {
   SourceOptions options;
   options.prefix = write({3, 7});

@@ -215,6 +215,33 @@ TEST_F(TrainTest, SplittingTheGlobalBatchChangesNothing) {
   }
 }
 
+// Documents of 500 tokens in rows of 96: most rows hold one, some the border of two. Each label
+// that counts, counts alike however the global batch is split, and on both backends.
+TEST_F(TrainTest, PackedDocumentsAndMaskedEndsCountAlikeInAnySplit) {
+  const std::vector<std::string> common = {
+      "data.packed_documents=true", "data.eod_mask_loss=true", "model.eos_token_id=9",
+      "train.seq_length=96",        "train.train_iters=4",     "train.global_batch_size=8"};
+  std::vector<std::vector<double>> losses, norms;
+  const auto add = [&](const std::string& out, const std::string& micro, DeviceKind kind) {
+    auto overrides = common;
+    overrides.push_back("train.micro_batch_size=" + micro);
+    run(out, overrides, false, {}, kind);
+    losses.push_back(metric(out, "step", "loss"));
+    norms.push_back(metric(out, "step", "grad_norm"));
+  };
+  add("reference", "2", DeviceKind::kReference);
+  add("one", "1", DeviceKind::kCpu);
+  add("eight", "8", DeviceKind::kCpu);
+  for (size_t i = 0; i < losses[0].size(); ++i) {
+    for (size_t j = 1; j < losses.size(); ++j) {
+      EXPECT_NEAR(losses[j][i], losses[0][i], 1e-5 * losses[0][i]) << i;
+      EXPECT_NEAR(norms[j][i], norms[0][i], 1e-4 * norms[0][i]) << i;
+    }
+  }
+  run("unpacked", {"train.seq_length=96", "train.train_iters=4"});
+  EXPECT_NE(metric("unpacked", "step", "loss"), losses[1]);
+}
+
 TEST_F(TrainTest, StopsAtANonFiniteStepAndKeepsTheLastCheckpoint) {
   // A learning rate that throws the weights out of range within a few steps.
   const std::vector<std::string> wild = {"optimizer.lr=1e30", "optimizer.min_lr=0",
