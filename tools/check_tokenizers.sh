@@ -1,15 +1,27 @@
 #!/bin/sh
 # Compares `deltatrain tokenizer` with tokenizers, tiktoken and sentencepiece, id by id.
 #
-#   tools/check_tokenizers.sh PROGRAM [--text FILE ...]
+#   tools/check_tokenizers.sh PROGRAM [--texts FOLDER] [--quick]
 #
 # Installs the libraries into a virtual environment under TMPDIR, takes Llama 3's tokenizer.model out of the
-# package llama-models, trains a SentencePiece model and byte-level vocabularies on the texts (or on the golden training text),
-# and runs tools/check_tokenizers.py on each. With --text FILE ... those files are compared too.
+# package llama-models, trains a SentencePiece model and byte-level vocabularies, and runs tools/check_tokenizers.py
+# on each: every code point in several surroundings, hostile and random strings. With --texts the vocabularies are
+# trained on FOLDER/sample.txt and all .txt files of FOLDER (tools/reference_texts.sh makes them) are compared too,
+# by the vocabularies of the three families. --quick: fewer vocabularies, code points for one only.
 set -eu
 
 program=$1
 shift
+texts=""
+quick=0
+while [ $# -gt 0 ]; do
+  case "$1" in
+    --texts) texts=$2; shift ;;
+    --quick) quick=1 ;;
+    *) echo "usage: tools/check_tokenizers.sh PROGRAM [--texts FOLDER] [--quick]" >&2; exit 2 ;;
+  esac
+  shift
+done
 here=$(cd "$(dirname "$0")" && pwd)
 work=${TMPDIR:-/tmp}/check_tokenizers
 mkdir -p "$work"
@@ -28,17 +40,32 @@ with zipfile.ZipFile(sys.argv[1]) as wheel, open(sys.argv[2], 'wb') as file:
     file.write(wheel.read('llama_models/llama3/tokenizer.model'))" "$work"/llama_models-*.whl "$work/llama3/tokenizer.model"
 fi
 
+set --
+[ -n "$texts" ] && set -- "$texts/sample.txt"
 "$python" "$here/make_check_tokenizers.py" "$program" "$work" "$here/../tests/golden/text/training.txt" "$@"
 
 failed=0
 compare() {
   "$python" "$here/check_tokenizers.py" "$program" "$@" || failed=1
 }
-compare "$work/llama3/tokenizer.model" --reference tiktoken "$@"
+if [ "$quick" -eq 1 ]; then
+  compare "$work/llama3/tokenizer.model" --reference tiktoken --no-code-points --random 5000
+  compare "$work/sentencepiece/llama.model" --reference sentencepiece --no-code-points --random 5000
+  compare "$work/made/llama3"
+  for name in gpt2 qwen2 nfc sp_prepend; do compare "$work/made/$name" --no-code-points --random 5000; done
+  exit $failed
+fi
+compare "$work/llama3/tokenizer.model" --reference tiktoken
 for model in "$work"/sentencepiece/*.model; do
-  compare "$model" --reference sentencepiece --no-code-points "$@"
+  compare "$model" --reference sentencepiece --no-code-points
 done
 for folder in "$work"/made/*; do
-  compare "$folder" "$@"
+  compare "$folder"
 done
+if [ -n "$texts" ]; then
+  set -- "$texts"/*.txt
+  compare "$work/llama3/tokenizer.model" --reference tiktoken --only-text --text "$@"
+  compare "$work/sentencepiece/llama.model" --reference sentencepiece --only-text --text "$@"
+  for name in llama3 gpt2 sp_prepend; do compare "$work/made/$name" --only-text --text "$@"; done
+fi
 exit $failed

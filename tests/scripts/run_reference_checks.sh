@@ -1,0 +1,46 @@
+#!/bin/sh
+# Compares tokenizers, prepared data and orders with the libraries of others, on CI-sized data:
+#
+#   tests/scripts/run_reference_checks.sh PROGRAM [WORK]
+#
+# Installs tokenizers, tiktoken, sentencepiece, datasets and pyarrow into a virtual environment under WORK (default
+# build/reference) and takes Megatron's data code and Llama 3's vocabulary out of their wheels. Where no registry is
+# reached, says so and counts nothing. Ends with "N passed, N failed". The large comparison is
+# tools/check_tokenizers.sh with the texts of tools/reference_texts.sh.
+set -eu
+cd "$(dirname "$0")/../.."
+program=$1
+work=$(mkdir -p "${2:-build/reference}" && cd "${2:-build/reference}" && pwd)
+venv=$work/check_tokenizers/venv
+ready=$work/check_tokenizers/ready-1
+passed=0
+failed=0
+
+if [ ! -e "$ready" ]; then
+  mkdir -p "$work/check_tokenizers"
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check numpy==2.4.6 tokenizers==0.23.3 \
+    tiktoken==0.14.0 sentencepiece==0.2.3 datasets==5.2.0 pyarrow==26.0.1; } >"$work/install.log" 2>&1; then
+    tail -n 3 "$work/install.log" >&2
+    echo "reference checks: SKIPPED, the libraries cannot be installed here"
+    echo "0 passed, 0 failed"
+    exit 0
+  fi
+  touch "$ready"
+fi
+
+check() {  # LABEL COMMAND...
+  label=$1
+  shift
+  echo "--- $label"
+  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+}
+TMPDIR=$work
+export TMPDIR
+check "tokenizers" tools/check_tokenizers.sh "$program" --quick
+rm -rf "$work/data"
+for part in rows parquet files empty orders; do
+  check "data: $part" "$venv/bin/python" tests/scripts/check_data.py --program "$program" --work "$work/data" --rounds 12 --only "$part"
+done
+rm -rf "$work/data"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
