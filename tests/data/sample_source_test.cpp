@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/files.h"
 #include "formats/indexed_dataset.h"
 #include "support/test_files.h"
 
@@ -159,6 +162,62 @@ TEST_F(SampleSourceTest, EveryTokenOfAnEpochOnceInAnyOrder) {
   std::sort(inputs.begin(), inputs.end());
   EXPECT_EQ(std::adjacent_find(inputs.begin(), inputs.end()), inputs.end());
   EXPECT_EQ(inputs.size(), 50U);
+}
+
+// A sparse file of 6 GiB: three sequences of 2^30 tokens of 16 bits, all 0 but where a test writes.
+TEST_F(SampleSourceTest, ReachesTokensPastTwoToThe31) {
+  constexpr int64_t kLength = int64_t{1} << 30;
+  constexpr int64_t T = int64_t{1} << 20;
+  const std::string prefix = (folder_ / "large").string();
+  std::string index("MMIDIDX\0\0", 9);
+  const auto put = [&](auto value) {
+    index.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  put(uint64_t{1});
+  put(uint8_t{8});
+  put(uint64_t{3});
+  put(uint64_t{4});
+  for (int i = 0; i < 3; ++i) put(static_cast<int32_t>(kLength));
+  for (int64_t i = 0; i < 3; ++i) put(2 * kLength * i);
+  for (int64_t i = 0; i < 4; ++i) put(i);
+  write_file_atomically(prefix + ".idx", index);
+  write_file_atomically(prefix + ".bin", "");
+  std::filesystem::resize_file(prefix + ".bin", static_cast<uintmax_t>(6 * kLength));
+  const auto mark = [&](int64_t token, uint16_t id) {
+    std::fstream file(prefix + ".bin", std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(2 * token);
+    file.write(reinterpret_cast<const char*>(&id), 2);
+    ASSERT_TRUE(file.good());
+  };
+  const auto expect_marks = [&](const Row& row, int32_t first, int32_t last_label) {
+    EXPECT_EQ(row.input_ids.front(), first);
+    EXPECT_EQ(row.labels.back(), last_label);
+    EXPECT_EQ(std::accumulate(row.input_ids.begin(), row.input_ids.end(), int64_t{0}), first);
+    EXPECT_EQ(std::accumulate(row.labels.begin(), row.labels.end(), int64_t{0}), last_label);
+  };
+
+  const auto sequential = open(prefix, DataOrder::kSequential, T);
+  EXPECT_EQ(sequential->num_tokens(), 3 * kLength);
+  EXPECT_EQ(sequential->epoch_samples(), 3071);  // 3072 T tokens make one fewer
+  mark(3070 * T, 7);
+  mark(3071 * T, 9);
+  expect_marks(read_row(*sequential, 3070), 7, 9);
+  expect_marks(read_row(*sequential, 0), 0, 0);
+
+  // Of the shuffled samples, one that begins in the last sequence behind the marks there.
+  const auto shuffled = open(prefix, DataOrder::kMegatron, T, 0, 5);
+  EXPECT_EQ(shuffled->num_samples(), 3071);
+  int64_t sample = 0;
+  int64_t offset = 0;
+  for (; sample < 3071; ++sample) {
+    const std::string place = shuffled->describe(sample);
+    offset = std::stoll(place.substr(place.rfind(' ')));
+    if (place.starts_with("sequence 2 ") && offset > T && offset < 1000 * T) break;
+  }
+  ASSERT_LT(sample, 3071);
+  mark(2 * kLength + offset, 3);
+  mark(2 * kLength + offset + T, 4);
+  expect_marks(read_row(*shuffled, sample), 3, 4);
 }
 
 TEST_F(SampleSourceTest, FindsTheOutputOfPrepareByItsPrefix) {

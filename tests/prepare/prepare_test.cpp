@@ -2,12 +2,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
@@ -308,6 +313,51 @@ TEST_F(PrepareTest, GoesOnWhereItStopped) {
   options_.overwrite = true;
   run();
   EXPECT_EQ(outputs(), resumed);
+}
+
+// SIGKILL at many moments, from the first shard to the merge; each run goes on from what is there.
+TEST_F(PrepareTest, KillsAtAnyMomentChangeNothing) {
+  write_mixed_input();
+  options_.shard_bytes = 4000;
+  for (const OutputLayout layout : {OutputLayout::kMegatron, OutputLayout::kRows}) {
+    options_.layout = layout;
+    options_.rows = {.seq_length = 64, .map_batch_size = 16, .map_processes = 5};
+    options_.out = (folder_ / "clean" / "corpus").string();
+    run();
+    const auto content = [&](const std::string& folder) {
+      std::map<std::string, std::string> files;
+      for (const auto& entry : fs::recursive_directory_iterator(folder_ / folder)) {
+        if (entry.is_regular_file())
+          files[fs::relative(entry.path(), folder_ / folder).string()] = read_file(entry.path());
+      }
+      return files;
+    };
+    const auto want = content("clean");
+    options_.out = (folder_ / "killed" / "corpus").string();
+    int killed = 0;
+    for (int moment = 0; moment < 200; ++moment) {
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        run();
+        _exit(0);
+      }
+      std::this_thread::sleep_for(std::chrono::microseconds(2000 + 700 * moment));
+      kill(child, SIGKILL);
+      int status = 0;
+      waitpid(child, &status, 0);
+      if (WIFEXITED(status)) {
+        ASSERT_EQ(WEXITSTATUS(status), 0);
+        break;
+      }
+      ++killed;
+    }
+    EXPECT_GT(killed, 3);
+    run();
+    EXPECT_EQ(content("killed"), want);
+    fs::remove_all(folder_ / "clean");
+    fs::remove_all(folder_ / "killed");
+  }
 }
 
 TEST_F(PrepareTest, PartsOfOtherSettingsAreNotMixedIn) {
