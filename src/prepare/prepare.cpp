@@ -232,7 +232,12 @@ class Preparation {
           result.outputs.push_back({path.string(), file.at("bytes"), file.at("sha256")});
         }
       }
-      if (whole) return result;
+      if (whole) {
+        // Left by a run that was killed after its last file.
+        remove_leftovers();
+        if (options_.num_machines == 1) fs::remove_all(parts_);
+        return result;
+      }
       throw ConfigError(
           error_text(manifest_path_, "", "the outputs that it names",
                      "files missing or of another size; give --overwrite to make them again"));
@@ -304,23 +309,28 @@ class Preparation {
   // stay.
   void remove_leftovers() const {
     if (options_.num_machines > 1) return;
-    const fs::path out(options_.out);
     const auto remove_in = [](const fs::path& folder, const std::string& start) {
+      if (!fs::exists(folder)) return;
       for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
-        if (name.starts_with(start) && name.find(".tmp-") != std::string::npos)
+        if (!name.starts_with(start)) continue;
+        for (const char* temporary : {".tmp-", ".lengths-", ".documents-"}) {
+          if (name.find(temporary) == std::string::npos) continue;
           fs::remove(entry.path());
+          break;
+        }
       }
     };
     remove_in(parts_, "");
+    std::vector<std::string> paths = {manifest_path_};
     if (options_.layout == OutputLayout::kRows) {
-      // What a run that stopped while it put rows together has left is made anew.
-      for (const std::string& path : output_paths()) fs::remove(path);
-      return;
+      remove_in(options_.out, "");
+    } else {
+      for (const std::string& path : output_paths()) paths.push_back(path);
     }
-    for (const std::string& path : output_paths()) {
-      remove_in(out.has_parent_path() ? out.parent_path() : ".",
-                fs::path(path).filename().string());
+    for (const std::string& path : paths) {
+      const fs::path folder = fs::path(path).parent_path();
+      remove_in(folder.empty() ? "." : folder, fs::path(path).filename().string());
     }
   }
 
@@ -355,6 +365,10 @@ class Preparation {
     }
     std::vector<std::string> stems;
     for (int64_t i = 0; i < num_shards(); ++i) stems.push_back(stem_of(i));
+    if (options_.layout == OutputLayout::kRows) {
+      // A run that stopped here may have left files of rows: all are made anew.
+      for (const std::string& path : row_files_in(options_.out)) fs::remove(path);
+    }
     const Json outputs = options_.layout == OutputLayout::kRows
                              ? put_rows_together(stems, result)
                              : put_token_files_together(stems, result);
