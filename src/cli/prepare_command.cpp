@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +28,7 @@ struct Options {
   prepare::PrepareOptions prepare;
   std::string layout = "megatron";
   std::string tokenizer;
-  std::optional<bool> append_eod;  // default: as the layout's reference does
+  bool append_eod = true;
   std::string empty;
   std::string drop_tails = "batch";
   bool convert = false;
@@ -87,7 +86,7 @@ prepare::TextEncoder make_encoder(const Options& options, Reporter& reporter) {
   encoder.vocab_size = tokenizer.vocab_size();
   std::string rule =
       options.special_tokens ? tokenizer.special_tokens_rule() : "nothing around the text";
-  if (options.append_eod.value_or(options.layout == "megatron")) {
+  if (options.append_eod) {
     if (!tokenizer.eos_id().has_value()) {
       throw ConfigError(error_text(options.tokenizer, "end of document",
                                    "a tokenizer that names its EOS token",
@@ -258,7 +257,7 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
       ->check(CLI::IsMember({"file", "line", "paragraph"}))
       ->capture_default_str()
       ->type_name("NAME");
-  command->add_flag(
+  const CLI::Option* append_eod = command->add_flag(
       "--append-eod,!--no-append-eod", options->append_eod,
       "End each document with the tokenizer's EOS (default: yes; no with --layout fla)");
   command->add_flag("--special-tokens,!--no-special-tokens", options->special_tokens,
@@ -364,7 +363,8 @@ void add_prepare_command(CLI::App& app, Environment& environment) {
   command->footer(
       "Example: deltatrain prepare --input corpus/ --tokenizer tokenizer.json --out data/corpus "
       "--valid-fraction 0.01");
-  command->callback([options, &environment] {
+  command->callback([options, append_eod, &environment] {
+    if (append_eod->count() == 0) options->append_eod = options->layout == "megatron";
     if (options->show_order > 0) return show_order(*options);
     if (options->convert) return run_conversion(*options, environment.reporter);
     if (options->tokenizer.empty()) {
