@@ -152,7 +152,9 @@ void dump(const Context& context, const Context& planning_context,
   const auto purpose = gradients == DumpGradients::kYes ? TrainingStep::Purpose::kGradients
                                                         : TrainingStep::Purpose::kTrace;
   const BatchShape shape{.num_rows = B * T,
-                         .num_sequences = static_cast<int64_t>(offsets.size()) - 1};
+                         .num_sequences = static_cast<int64_t>(offsets.size()) - 1,
+                         .lengths = tokens.offsets.empty() ? SequenceLengths::kEqual
+                                                           : SequenceLengths::kAny};
   const MemoryPlan plan = TrainingStep::plan(planning_context, config, shape, purpose);
   TrainingStep step(context, config, OptimizerConfig{}, shape, plan.arena(), purpose);
   load_weights(context, config, folder, step.parameters());
