@@ -30,9 +30,9 @@ DeviceKind parse_device_kind(const std::string& name) {
 namespace {
 
 [[noreturn]] [[maybe_unused]] void throw_not_built(DeviceKind kind) {
-  throw UnsupportedError(error_text(
-      std::string("device ") + device_kind_name(kind), "",
-      "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)", "one without it"));
+  throw DeviceError(error_text(std::string("device ") + device_kind_name(kind), "",
+                               "a program built with this backend (for cuda: DELTATRAIN_CUDA=ON)",
+                               "one without it"));
 }
 
 BackendTables planned_tables(DeviceKind planned) {

@@ -29,8 +29,8 @@ class Backend {
   }
 };
 
-// Throws UnsupportedError when this build has no such backend, DeviceError when the machine has no
-// such device or its driver is too old.
+// Throws DeviceError when this build has no such backend, the machine no such device, or a driver
+// that is too old.
 //
 // kPlan: nothing is computed and no memory is taken. Run a step with context(arena, dtype) of an
 // Arena in its planning form: every argument is checked, and the arena's peak is what the step

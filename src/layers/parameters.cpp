@@ -51,15 +51,15 @@ ParameterStore::ParameterStore(const Context& context, std::vector<ParameterInfo
   }
   MemoryResource& memory = context.device->memory();
   const auto bytes = static_cast<size_t>(size_ * dtype_bytes(master_dtype_));
-  master_ = Buffer(memory, bytes);
+  master_ = Buffer(memory, bytes, "the weights");
   context.device->fill_zero(master_.data(), bytes);
   if (context.activation_dtype != master_dtype_) {
     const auto compute_bytes = static_cast<size_t>(size_ * dtype_bytes(context.activation_dtype));
-    compute_ = Buffer(memory, compute_bytes);
+    compute_ = Buffer(memory, compute_bytes, "the bf16 copy of the weights");
     context.device->fill_zero(compute_.data(), compute_bytes);
   }
   if (gradients == Gradients::kAllocate) {
-    gradient_ = Buffer(memory, bytes);
+    gradient_ = Buffer(memory, bytes, "the gradients");
     context.device->fill_zero(gradient_.data(), bytes);
   }
 }

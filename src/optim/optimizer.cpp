@@ -47,7 +47,7 @@ Optimizer::Optimizer(const Context& context, FlatParameters parameters,
   const Tensor& master = parameters_.master_X;
   const auto bytes = static_cast<size_t>(master.num_bytes());
   for (Buffer* state : {&m_, &v_}) {
-    *state = Buffer(memory, bytes);
+    *state = Buffer(memory, bytes, "the optimizer's state");
     context.device->fill_zero(state->data(), bytes);
   }
   std::vector<uint8_t> decays(

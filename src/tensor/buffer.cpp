@@ -3,6 +3,7 @@
 #include <sys/mman.h>  // madvise
 
 #include <cstdlib>
+#include <string>
 #include <utility>
 
 #include "base/check.h"
@@ -11,8 +12,8 @@ namespace deltatrain {
 
 namespace {
 
-// Large blocks ask for pages of 2 MiB: with pages of 4 KiB, loops over tens of megabytes spend a fifth to a
-// third of their time on address translation.
+// Large blocks ask for pages of 2 MiB: with pages of 4 KiB, loops over tens of megabytes spend a
+// fifth to a third of their time on address translation.
 constexpr size_t kLargePage = size_t{2} << 20;
 constexpr size_t kLargeBlock = 2 * kLargePage;
 
@@ -40,8 +41,15 @@ MemoryResource& host_memory() {
   return memory;
 }
 
-Buffer::Buffer(MemoryResource& resource, size_t bytes)
-    : resource_(&resource), data_(resource.allocate(bytes)), bytes_(bytes) {}
+Buffer::Buffer(MemoryResource& resource, size_t bytes, const char* purpose)
+    : resource_(&resource), bytes_(bytes) {
+  try {
+    data_ = resource.allocate(bytes);
+  } catch (const DeviceError& error) {
+    if (purpose == nullptr) throw;
+    throw DeviceError(std::string(error.what()) + " (for " + purpose + ")");
+  }
+}
 
 Buffer::~Buffer() {
   if (data_ != nullptr) resource_->release(data_, bytes_);

@@ -23,7 +23,8 @@ MemoryResource& host_memory();
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(MemoryResource& resource, size_t bytes);
+  // DeviceError where there is not that much, which says what the block was for.
+  Buffer(MemoryResource& resource, size_t bytes, const char* purpose = nullptr);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

@@ -420,6 +420,11 @@ TrainResult Trainer::run() {
     report_save(Saver::Wait::kYes);
     log_->end(iteration_, "not finite");
     throw;
+  } catch (const DeviceError& error) {
+    if (iteration_ == 0 && !options_.resume) folder_->discard();
+    if (step_ == nullptr) throw;  // the text says what there was no memory for
+    throw DeviceError(fmt::format("{} (in step {}; checkpoints in {} are as they were)",
+                                  error.what(), iteration_ + 1, folder_->checkpoints().string()));
   } catch (...) {
     // What fails before the first step, such as a token past the vocabulary or weights of another
     // model, leaves nothing behind.

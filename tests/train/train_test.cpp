@@ -92,6 +92,12 @@ train:
     const auto plan = backend::make_backend(DeviceKind::kPlan, plan_options);
     const Context context{&backend->device(), &backend->table(), nullptr, dtype};
     const Context planning{&plan->device(), &plan->table(), nullptr, dtype};
+    return run_on(context, planning, out, overrides, resume, std::move(stop));
+  }
+
+  TrainResult run_on(const Context& context, const Context& planning, const std::string& out,
+                     const std::vector<std::string>& overrides, bool resume,
+                     std::function<int()> stop) {
     const ResolvedRecipe resolved = load_recipe(folder_ / "recipe.yaml", overrides);
     return train(context, planning, resolved,
                  {.out = folder_ / out,
@@ -106,6 +112,54 @@ train:
   void stop_at_five(const std::string& out, const std::vector<std::string>& overrides) {
     int calls = 0;
     run(out, overrides, false, [&calls] { return ++calls == 5 ? 15 : 0; });
+  }
+
+  // The host's device, until it fails as a card does.
+  class FailingDevice final : public Device, private MemoryResource {
+   public:
+    explicit FailingDevice(Device& device) : device_(device) {}
+    DeviceKind kind() const override { return device_.kind(); }
+    MemoryResource& memory() override { return *this; }
+    void copy_to_device(void* to, const void* from_host, size_t bytes) override {
+      device_.copy_to_device(to, from_host, bytes);
+    }
+    void copy_to_host(void* to_host, const void* from, size_t bytes) override {
+      if (is_broken) throw DeviceError("device test: copy: unspecified failure");
+      device_.copy_to_host(to_host, from, bytes);
+    }
+    void copy_on_device(void* to, const void* from, size_t bytes) override {
+      device_.copy_on_device(to, from, bytes);
+    }
+    void fill_zero(void* data, size_t bytes) override { device_.fill_zero(data, bytes); }
+    void synchronize() override { device_.synchronize(); }
+    int64_t free_memory_bytes() override { return device_.free_memory_bytes(); }
+    const char* description() const override { return "test"; }
+
+    bool is_broken = false;
+    int num_allocations = 1 << 30;  // that succeed
+
+   private:
+    void* allocate(size_t bytes) override {
+      if (num_allocations-- == 0) throw DeviceError("device test: memory: full");
+      return device_.memory().allocate(bytes);
+    }
+    void release(void* data, size_t bytes) noexcept override {
+      device_.memory().release(data, bytes);
+    }
+
+    Device& device_;
+  };
+
+  // run() on the CPU through a FailingDevice that `prepare` has seen; `stop` may break it later.
+  void run_failing(const std::string& out, const std::function<void(FailingDevice&)>& prepare,
+                   const std::function<int(FailingDevice&)>& stop) {
+    const auto cpu = backend::make_backend(DeviceKind::kCpu);
+    const auto plan = backend::make_backend(DeviceKind::kPlan);
+    FailingDevice device(cpu->device());
+    prepare(device);
+    run_on({&device, &cpu->table(), nullptr, DType::kF32},
+           {&plan->device(), &plan->table(), nullptr, DType::kF32}, out,
+           {"checkpoint.save_interval=4"}, false, [&] { return stop(device); });
   }
 
   // One field of all lines of a kind, in order.
@@ -140,6 +194,47 @@ train:
   Notes reporter_;
   test::TemporaryFolder folder_;
 };
+
+TEST_F(TrainTest, ADeviceErrorNamesTheStepAndLeavesTheLastCheckpointGood) {
+  int asked = 0;
+  try {
+    run_failing(
+        "broken", [](FailingDevice&) {},
+        [&](FailingDevice& device) {
+          device.is_broken = device.is_broken || ++asked == 7;
+          return 0;
+        });
+    FAIL() << "no error";
+  } catch (const DeviceError& error) {
+    const std::string text = error.what();
+    EXPECT_TRUE(text.starts_with("device test: copy: unspecified failure (in step ")) << text;
+    EXPECT_TRUE(text.ends_with("are as they were)")) << text;
+  }
+  run("whole", {"checkpoint.save_interval=4"});
+  EXPECT_EQ(weights("broken", 4), weights("whole", 4));
+  run("broken", {"checkpoint.save_interval=4"}, true);
+  EXPECT_EQ(weights("broken", 10), weights("whole", 10));
+}
+
+TEST_F(TrainTest, SaysWhatThereWasNoMemoryFor) {
+  std::vector<std::string> purposes;
+  for (int succeed = 0; succeed < 8; ++succeed) {
+    try {
+      run_failing(
+          "full", [&](FailingDevice& device) { device.num_allocations = succeed; },
+          [](FailingDevice&) { return 0; });
+    } catch (const DeviceError& error) {
+      const std::string text = error.what();
+      const size_t at = text.find(" (for ");
+      if (at != std::string::npos) purposes.push_back(text.substr(at + 6, text.size() - at - 7));
+    }
+    EXPECT_FALSE(std::filesystem::exists(folder_ / "full")) << "something was left behind";
+  }
+  for (const char* purpose :
+       {"the weights", "the gradients", "the optimizer's state", "activations and scratch"}) {
+    EXPECT_NE(std::find(purposes.begin(), purposes.end(), purpose), purposes.end()) << purpose;
+  }
+}
 
 TEST_F(TrainTest, LearnsAndWritesWhatItPromises) {
   const TrainResult result = run("a", {"train.train_iters=60"});
