@@ -22,6 +22,7 @@ using Json = nlohmann::ordered_json;
 struct Options {
   verify::OpCaseFilter filter;
   bool full = false;
+  bool sanitize = false;
   bool json = false;
   DeviceOptions device;
 };
@@ -52,7 +53,10 @@ void run(Options& options, Environment& environment) {
     context.arena = &arena;
     return context;
   };
-  Arena tested_arena(tested.context().device->memory(), verify::kOpCaseArenaBytes);
+  if (options.sanitize) options.filter.surroundings = verify::Surroundings::kExact;
+  MemoryResource& memory = tested.context().device->memory();
+  Arena tested_arena = options.sanitize ? Arena::of_separate_blocks(memory)
+                                        : Arena(memory, verify::kOpCaseArenaBytes);
   Arena reference_arena(reference.context().device->memory(), verify::kOpCaseArenaBytes);
   const Context tested_context = with_arena(tested, tested_arena);
   const Context reference_context = with_arena(reference, reference_arena);
@@ -125,6 +129,11 @@ void add_selftest_command(CLI::App& app, Environment& environment) {
   command->add_option("--op", options->filter.op, "Only this op");
   command->add_option("--case", options->filter.case_name, "Only cases whose name contains this");
   command->add_flag("--full", options->full, "All sizes and head shapes, not only the quick ones");
+  command
+      ->add_flag("--sanitize", options->sanitize,
+                 "Smallest shapes, each tensor an allocation of its own, nothing poisoned: for "
+                 "compute-sanitizer")
+      ->excludes("--full");
   command->add_flag("--json", options->json, "The table as JSON");
   options->device.add_to(*command);
   command->footer("Exit code 4 when a tensor is off.\nExample: deltatrain selftest --device cuda");

@@ -57,7 +57,7 @@ std::vector<OpCaseResult> run_op_cases(const Context& tested, const Context& ref
     if (!filter.op.empty() && one.op != filter.op) continue;
     if (one.name.find(filter.case_name) == std::string::npos) continue;
     if (filter.set == CaseSet::kSmall && one.set != CaseSet::kSmall) continue;
-    one.run({tested, reference, one.name, results});
+    one.run({tested, reference, one.name, results, filter.surroundings});
   }
   return results;
 }

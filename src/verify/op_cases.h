@@ -20,10 +20,18 @@ enum class CaseSet : uint8_t {
   kFull
 };  // kSmall: every op and every extreme once, in seconds
 
+// What lies around tensors. kGuarded: guard bytes, and NaN in gaps and in outputs; each call runs
+// twice. kExact: nothing. Each tensor is an allocation of exactly its size, gaps and outputs are
+// never written by the test, each call runs once and calls with a tensor of more than
+// kMaxExactElements elements are left out: for tools that watch every access.
+enum class Surroundings : uint8_t { kGuarded, kExact };
+inline constexpr int64_t kMaxExactElements = int64_t{1} << 17;
+
 struct OpCaseFilter {
   std::string op;         // only this op ("rms_norm"); "": all
   std::string case_name;  // only cases whose name contains this
   CaseSet set = CaseSet::kSmall;
+  Surroundings surroundings = Surroundings::kGuarded;
 };
 
 struct OpCaseResult {

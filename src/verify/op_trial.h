@@ -89,7 +89,7 @@ Fill constant(double value);
 class OpTrial {
  public:
   OpTrial(const Context& tested, const Context& reference, std::string op, std::string case_name,
-          std::vector<OpCaseResult>& results);
+          std::vector<OpCaseResult>& results, Surroundings surroundings = Surroundings::kGuarded);
 
   // Activations have the tested dtype; statistics f32 (f64 where that is f64).
   Argument& activation(const std::string& name, const Shape& shape, const Fill& fill = normal(),
@@ -146,6 +146,8 @@ class OpTrial {
   Argument& make(const std::string& name, Role role, DType dtype, DType reference_dtype,
                  const Shape& shape, Quantity quantity, const std::vector<double>& values,
                  Placement placement);
+  int64_t guard_bytes() const;
+  bool is_left_out() const;
   void upload(Argument& argument) const;
   std::vector<unsigned char> download(const Argument& argument) const;
   bool run_tested(const Call& call);
@@ -159,6 +161,7 @@ class OpTrial {
   std::string op_;
   std::string case_name_;
   std::vector<OpCaseResult>* results_;
+  Surroundings surroundings_;
   std::vector<std::unique_ptr<Argument>> arguments_;
   std::vector<std::unique_ptr<SequenceArgument>> sequences_;
   std::vector<Opaque> opaque_;
