@@ -150,23 +150,50 @@ TrainStepResult time_train_step(const Context& context, const Context& planning_
   return result;
 }
 
+double measure_device_copy_gb_per_s(Device& device) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  const Buffer from(device.memory(), kBytes);
+  const Buffer to(device.memory(), kBytes);
+  device.fill_zero(from.data(), kBytes);
+  double best = 0;
+  for (int run = 0; run < 8; ++run) {
+    const double seconds =
+        seconds_of(device, [&] { device.copy_on_device(to.data(), from.data(), kBytes); });
+    best = std::max(best, 2.0 * static_cast<double>(kBytes) / seconds * 1e-9);
+  }
+  return best;
+}
+
 std::vector<DecodeResult> time_decode(const Context& context, const Context& planning_context,
-                                      const ModelConfig& model,
+                                      const ModelConfig& model, int64_t num_sequences,
                                       const std::vector<int64_t>& lengths) {
+  constexpr int kWarmUp = 4;  // the recording of a step, among others
   constexpr int kTimed = 32;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
-  decode::Decoder decoder(context, planning_context, model, 1, longest + kTimed + 1, 256);
+  decode::Decoder decoder(context, planning_context, model, num_sequences,
+                          longest + kWarmUp + kTimed, std::max<int64_t>(256, num_sequences));
   initialize(decoder.context(), decoder.parameters(), model.initializer_range, 1);
   std::vector<DecodeResult> results;
   for (const int64_t length : lengths) {
     decoder.state().reset(decoder.context());
-    decoder.feed(std::vector<std::vector<int32_t>>{random_ids(length, model.vocab_size)});
-    const std::vector<std::vector<int32_t>> next = {{1}};
+    std::vector<std::vector<int32_t>> next(static_cast<size_t>(num_sequences),
+                                           random_ids(length, model.vocab_size));
+    std::vector<int32_t> chosen;
     Samples times;
-    for (int i = 0; i < kTimed; ++i) {
-      times.seconds.push_back(seconds_of(*context.device, [&] { decoder.feed(next); }));
+    for (int i = 0; i <= kWarmUp + kTimed; ++i) {
+      const double seconds =
+          seconds_of(*context.device, [&] { chosen = decoder.feed_greedily(next); });
+      if (i > kWarmUp) times.seconds.push_back(seconds);
+      for (size_t s = 0; s < next.size(); ++s) next[s] = {chosen[s]};
     }
-    results.push_back({length, times.median(), decoder.state().num_bytes()});
+    const double median = times.median();
+    results.push_back({.num_sequences = num_sequences,
+                       .length = length,
+                       .seconds_per_step = median,
+                       .spread = times.spread(),
+                       .tokens_per_second = static_cast<double>(num_sequences) / median,
+                       .bytes_per_step = decoder.bytes_per_step(),
+                       .state_bytes = decoder.state().num_bytes()});
   }
   return results;
 }

@@ -43,14 +43,22 @@ struct TrainStepResult {
 TrainStepResult time_train_step(const Context& context, const Context& planning_context,
                                 const TrainStepCase& step, int samples);
 
-// Seconds per generated token of a single sequence, after `lengths` tokens each.
+// Bytes read plus bytes written per second by a copy on the device, in GB/s; the best of several.
+double measure_device_copy_gb_per_s(Device& device);
+
+// Greedy decoding of `num_sequences` sequences at once, one token each per step, after `length`
+// tokens each.
 struct DecodeResult {
+  int64_t num_sequences = 0;
   int64_t length = 0;
-  double seconds_per_token = 0;
+  double seconds_per_step = 0;
+  double spread = 0;
+  double tokens_per_second = 0;
+  int64_t bytes_per_step = 0;  // weights and states, read once
   int64_t state_bytes = 0;
 };
 std::vector<DecodeResult> time_decode(const Context& context, const Context& planning_context,
-                                      const ModelConfig& model,
+                                      const ModelConfig& model, int64_t num_sequences,
                                       const std::vector<int64_t>& lengths);
 
 }  // namespace deltatrain::bench

@@ -24,6 +24,7 @@ struct Options {
   std::vector<std::string> overrides;
   int samples = 9;
   bool json = false;
+  bool decode_only = false;
   DeviceOptions device;
 };
 
@@ -54,10 +55,10 @@ void print(const Json& result) {
   fmt::print("{}\n\n", result["device"].get<std::string>());
   fmt::print("| limit | measured |\n|---|---|\n");
   if (result.contains("fma_peak_tflops")) {
-    fmt::print(
-        "| multiply-add loop, f32 | {:.3f} TFLOP/s |\n| copy, read + written | {:.1f} GB/s |\n",
-        result["fma_peak_tflops"].get<double>(), result["copy_gb_per_s"].get<double>());
+    fmt::print("| multiply-add loop, f32 | {:.3f} TFLOP/s |\n",
+               result["fma_peak_tflops"].get<double>());
   }
+  fmt::print("| copy, read + written | {:.1f} GB/s |\n", result["copy_gb_per_s"].get<double>());
   fmt::print("| product 2048 x 2048 x 2048 | {:.3f} TFLOP/s",
              result["product_tflops"].get<double>());
   if (result.contains("share_of_peak"))
@@ -77,10 +78,15 @@ void print(const Json& result) {
                  100 * op["share"].get<double>());
     }
   }
-  fmt::print("\n| decoding | tokens before | ms per token | state |\n|---|---|---|---|\n");
+  fmt::print(
+      "\n| decoding | sequences | tokens before | ms per step | spread | tokens/s | share of the "
+      "copy rate | state |\n|---|---|---|---|---|---|---|---|\n");
   for (const Json& decode : result["decode"]) {
-    fmt::print("| {} | {} | {:.3f} | {:.2f} MiB |\n", decode["case"].get<std::string>(),
-               decode["length"].get<int64_t>(), decode["ms_per_token"].get<double>(),
+    fmt::print("| {} | {} | {} | {:.3f} | {:.0f} % | {:.0f} | {:.1f} % | {:.2f} MiB |\n",
+               decode["case"].get<std::string>(), decode["sequences"].get<int64_t>(),
+               decode["length"].get<int64_t>(), decode["ms_per_step"].get<double>(),
+               100 * decode["spread"].get<double>(), decode["tokens_per_second"].get<double>(),
+               100 * decode["share_of_copy_rate"].get<double>(),
                decode["state_bytes"].get<double>() / (1 << 20));
   }
 }
@@ -92,8 +98,11 @@ void run(const Options& options) {
   Json result{{"device", device.context().device->description()}};
   if (on_cpu) {
     result["fma_peak_tflops"] = bench::measure_fma_peak_tflops(threads);
-    result["copy_gb_per_s"] = bench::measure_copy_gb_per_s(threads);
   }
+  const double copy_gb_per_s = on_cpu
+                                   ? bench::measure_copy_gb_per_s(threads)
+                                   : bench::measure_device_copy_gb_per_s(*device.context().device);
+  result["copy_gb_per_s"] = copy_gb_per_s;
   const bench::MatmulResult product =
       bench::time_matmul(device.context(), 2048, 2048, 2048, options.samples);
   result["product_tflops"] = product.tflops;
@@ -107,13 +116,25 @@ void run(const Options& options) {
         {options.recipe, recipe.model, recipe.train.micro_batch_size, recipe.train.seq_length}};
   }
   for (const bench::TrainStepCase& step : cases) {
-    result["train"].push_back(train_case(device, step, options.samples, product.tflops));
-    for (const auto& decode : bench::time_decode(device.context(), device.planning_context(),
-                                                 step.model, {16, 1024, 8192})) {
-      result["decode"].push_back({{"case", step.name},
-                                  {"length", decode.length},
-                                  {"ms_per_token", milliseconds(decode.seconds_per_token)},
-                                  {"state_bytes", decode.state_bytes}});
+    if (!options.decode_only)
+      result["train"].push_back(train_case(device, step, options.samples, product.tflops));
+    for (const int64_t num_sequences : {1, 16, 256}) {
+      const std::vector<int64_t> lengths =
+          num_sequences == 1 ? std::vector<int64_t>{16, 1024, 8192} : std::vector<int64_t>{16};
+      for (const auto& decode : bench::time_decode(device.context(), device.planning_context(),
+                                                   step.model, num_sequences, lengths)) {
+        const double floor_seconds =
+            static_cast<double>(decode.bytes_per_step) / (1e9 * copy_gb_per_s);
+        result["decode"].push_back({{"case", step.name},
+                                    {"sequences", decode.num_sequences},
+                                    {"length", decode.length},
+                                    {"ms_per_step", milliseconds(decode.seconds_per_step)},
+                                    {"spread", decode.spread},
+                                    {"tokens_per_second", decode.tokens_per_second},
+                                    {"bytes_per_step", decode.bytes_per_step},
+                                    {"share_of_copy_rate", floor_seconds / decode.seconds_per_step},
+                                    {"state_bytes", decode.state_bytes}});
+      }
     }
   }
   if (options.json) {
@@ -136,6 +157,7 @@ void add_bench_command(CLI::App& app, Environment&) {
   command->add_option("--samples", options->samples, "Timed runs of each case; the median counts")
       ->capture_default_str()
       ->check(CLI::Range(3, 1000));
+  command->add_flag("--decode-only", options->decode_only, "No training steps");
   command->add_flag("--json", options->json, "The result as JSON");
   options->device.add_to(*command);
   command->footer("Example: deltatrain bench");

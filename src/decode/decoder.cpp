@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "model/training_step.h"
+#include "base/error.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 
 namespace deltatrain::decode {
@@ -11,12 +12,34 @@ namespace deltatrain::decode {
 using layers::ParameterStore;
 using layers::Pass;
 
+namespace {
+
+// S sequences of T tokens each.
+std::vector<int32_t> equal_offsets(int64_t S, int64_t T) {
+  std::vector<int32_t> offsets;
+  for (int64_t s = 0; s <= S; ++s) offsets.push_back(narrow<int32_t>(s * T));
+  return offsets;
+}
+
+}  // namespace
+
 Decoder::Decoder(const Context& context, const Context& planning_context, const ModelConfig& config,
                  int64_t num_sequences, int64_t max_length, int64_t max_rows)
-    : context_(context), model_(config), max_rows_(std::max(max_rows, num_sequences)) {
+    : context_(context),
+      model_(config),
+      max_rows_(std::max(max_rows, num_sequences)),
+      step_offset_values_(equal_offsets(num_sequences, 1)) {
   MemoryResource& memory = context.device->memory();
+  const size_t offset_bytes = step_offset_values_.size() * sizeof(int32_t);
   ids_ = Buffer(memory, static_cast<size_t>(max_rows_) * sizeof(int32_t));
-  offsets_ = Buffer(memory, static_cast<size_t>(num_sequences + 1) * sizeof(int32_t));
+  offsets_ = Buffer(memory, offset_bytes);
+  step_offsets_ = Buffer(memory, offset_bytes);
+  context.device->copy_to_device(step_offsets_.data(), step_offset_values_.data(), offset_bytes);
+  logits_ = Buffer(memory,
+                   static_cast<size_t>(num_sequences * config.vocab_size *
+                                       dtype_bytes(context.activation_dtype)),
+                   "the logits");
+  chosen_ = Buffer(memory, static_cast<size_t>(num_sequences) * sizeof(int32_t));
   parameters_ = std::make_unique<ParameterStore>(context, model_.parameters().infos(),
                                                  model_.parameters().num_elements(),
                                                  ParameterStore::Gradients::kNone);
@@ -28,13 +51,11 @@ Decoder::Decoder(const Context& context, const Context& planning_context, const 
   ParameterStore plan_parameters(plan, model_.parameters().infos(),
                                  model_.parameters().num_elements(),
                                  ParameterStore::Gradients::kNone);
-  State plan_state(plan, model_, num_sequences, max_length);
+  const State plan_state(plan, model_, num_sequences, max_length);
   const int64_t rows = std::max<int64_t>(1, max_rows_ / num_sequences);
   for (const int64_t count : {int64_t{1}, rows}) {
-    const std::vector<std::vector<int32_t>> tokens(
-        static_cast<size_t>(num_sequences), std::vector<int32_t>(static_cast<size_t>(count), 0));
-    std::vector<float> logits;
-    run(plan, plan_parameters, plan_state, tokens, 0, static_cast<size_t>(count), &logits);
+    const std::vector<int32_t> offsets = equal_offsets(num_sequences, count);
+    run(plan, plan_parameters, plan_state, batch(offsets, count, offsets_), Head::kLogits);
   }
   arena_ = Arena(memory, planning.peak_bytes());
   context_.arena = &arena_;
@@ -43,6 +64,52 @@ Decoder::Decoder(const Context& context, const Context& planning_context, const 
 Decoder::~Decoder() = default;
 
 std::vector<float> Decoder::feed(std::span<const std::vector<int32_t>> tokens) {
+  advance(tokens);
+  const DType dtype = context_.activation_dtype;
+  const auto count = static_cast<size_t>(state_->num_sequences() * model_.config().vocab_size);
+  std::vector<float> logits(count);
+  const auto convert_from = [&](auto element) {
+    std::vector<decltype(element)> values(count);
+    context_.device->copy_to_host(values.data(), logits_.data(), count * sizeof element);
+    std::transform(values.begin(), values.end(), logits.begin(),
+                   [](auto value) { return static_cast<float>(value); });
+  };
+  if (dtype == DType::kF32) {
+    context_.device->copy_to_host(logits.data(), logits_.data(), count * sizeof(float));
+  } else if (dtype == DType::kBF16) {
+    convert_from(BFloat16{});
+  } else {
+    convert_from(double{});
+  }
+  return logits;
+}
+
+std::vector<int32_t> Decoder::feed_greedily(std::span<const std::vector<int32_t>> tokens) {
+  advance(tokens);
+  std::vector<int32_t> chosen(tokens.size());
+  context_.device->copy_to_host(chosen.data(), chosen_.data(), chosen.size() * sizeof(int32_t));
+  if (std::any_of(chosen.begin(), chosen.end(), [](int32_t id) { return id < 0; })) {
+    throw NumericError("sampling: logits: expected numbers with a finite largest value");
+  }
+  return chosen;
+}
+
+int64_t Decoder::bytes_per_step() const {
+  const int64_t parameters = parameters_->num_parameters();
+  int64_t matrices = 0;
+  for (const layers::ParameterInfo& info : parameters_->infos()) {
+    if (info.storage == layers::Storage::kMatrix) matrices += info.num_elements();
+  }
+  const int64_t masters = parameters - matrices;
+  const int64_t D = model_.config().hidden_size, N = model_.config().vocab_size;
+  if (!model_.config().tie_word_embeddings) matrices -= (N - state_->num_sequences()) * D;
+  return matrices * dtype_bytes(context_.activation_dtype) +
+         masters * dtype_bytes(context_.statistics_dtype()) + state_->num_bytes_in_use();
+}
+
+// Leaves the logits after the last token of each sequence in logits_ and the most likely token in
+// chosen_.
+void Decoder::advance(std::span<const std::vector<int32_t>> tokens) {
   DELTATRAIN_CHECK(static_cast<int64_t>(tokens.size()) == state_->num_sequences(),
                    "one token list per sequence");
   const size_t count = tokens.front().size();
@@ -51,51 +118,81 @@ std::vector<float> Decoder::feed(std::span<const std::vector<int32_t>> tokens) {
                      "token lists of one length, at least one token");
     state_->check_room(static_cast<int64_t>(s), static_cast<int64_t>(count));
   }
+  if (count == 1) return step(tokens);
   const auto piece = static_cast<size_t>(std::max<int64_t>(1, max_rows_ / state_->num_sequences()));
-  std::vector<float> logits;
   for (size_t begin = 0; begin < count; begin += piece) {
     const size_t end = std::min(count, begin + piece);
-    run(context_, *parameters_, *state_, tokens, begin, end, end == count ? &logits : nullptr);
+    run_piece(tokens, begin, end, end == count ? Head::kLogits : Head::kNone);
   }
-  return logits;
 }
 
-void Decoder::run(const Context& context, ParameterStore& parameters, State& state,
-                  std::span<const std::vector<int32_t>> tokens, size_t begin, size_t end,
-                  std::vector<float>* logits) {
+// One token per sequence.
+void Decoder::step(std::span<const std::vector<int32_t>> tokens) {
+  std::vector<int32_t> ids;
+  for (const auto& sequence : tokens) ids.push_back(sequence.front());
+  context_.device->copy_to_device(ids_.data(), ids.data(), ids.size() * sizeof(int32_t));
+  const auto run_step = [this] {
+    run(context_, *parameters_, *state_, batch(step_offset_values_, 1, step_offsets_),
+        Head::kLogits);
+  };
+  // The first step makes what only a first call makes: the choice of product algorithms.
+  if (has_stepped_ && recording_ == nullptr) recording_ = context_.device->record(run_step);
+  if (recording_ != nullptr) {
+    recording_->replay();
+  } else {
+    run_step();
+  }
+  has_stepped_ = true;
+  state_->advance(context_, std::vector<int32_t>(tokens.size(), 1));
+}
+
+void Decoder::run_piece(std::span<const std::vector<int32_t>> tokens, size_t begin, size_t end,
+                        Head head) {
   const auto S = static_cast<int64_t>(tokens.size());
   const auto T = static_cast<int64_t>(end - begin);
-  std::vector<int32_t> ids, offsets = {0};
+  std::vector<int32_t> ids;
   for (const auto& sequence : tokens) {
     ids.insert(ids.end(), sequence.begin() + static_cast<std::ptrdiff_t>(begin),
                sequence.begin() + static_cast<std::ptrdiff_t>(end));
-    offsets.push_back(narrow<int32_t>(ids.size()));
   }
-  Device& device = *context.device;
+  const std::vector<int32_t> offsets = equal_offsets(S, T);
+  Device& device = *context_.device;
   device.copy_to_device(ids_.data(), ids.data(), ids.size() * sizeof(int32_t));
   device.copy_to_device(offsets_.data(), offsets.data(), offsets.size() * sizeof(int32_t));
+  run(context_, *parameters_, *state_, batch(offsets, T, offsets_), head);
+  state_->advance(context_, std::vector<int32_t>(tokens.size(), narrow<int32_t>(T)));
+}
 
+Decoder::Batch Decoder::batch(const std::vector<int32_t>& offsets, int64_t tokens_per_sequence,
+                              const Buffer& device_offsets) const {
+  const int64_t S = static_cast<int64_t>(offsets.size()) - 1;
+  return {.sequences = {.offsets = offsets,
+                        .device_offsets = device_offsets.tensor(DType::kI32, {S + 1})},
+          .ids_R = ids_.tensor(DType::kI32, {S * tokens_per_sequence}),
+          .logits_SN = logits_.tensor(context_.activation_dtype, {S, model_.config().vocab_size}),
+          .chosen_S = chosen_.tensor(DType::kI32, {S})};
+}
+
+void Decoder::run(const Context& context, ParameterStore& parameters, const State& state,
+                  const Batch& batch, Head head) {
+  const int64_t S = batch.sequences.num(), R = batch.ids_R.size(0), D = model_.config().hidden_size;
+  const int64_t T = R / S;
   const Arena::ScratchScope scope(*context.arena);
-  const Pass pass{
-      .context = context,
-      .parameters = parameters,
-      .sequences = {.offsets = offsets, .device_offsets = offsets_.tensor(DType::kI32, {S + 1})},
-      .mode = Pass::Mode::kInference,
-      .states = &state.layers(),
-      .lengths_S = state.device_lengths()};
-  const int64_t D = model_.config().hidden_size, N = model_.config().vocab_size;
-  const Tensor hidden_RD = pass.scratch_activation({S * T, D});
-  model_.forward(pass, ids_.tensor(DType::kI32, {S * T}), hidden_RD);
-  state.advance(context, std::vector<int32_t>(static_cast<size_t>(S), narrow<int32_t>(T)));
-  if (logits == nullptr) return;
+  const Pass pass{.context = context,
+                  .parameters = parameters,
+                  .sequences = batch.sequences,
+                  .mode = Pass::Mode::kInference,
+                  .states = &state.layers(),
+                  .lengths_S = state.device_lengths()};
+  const Tensor hidden_RD = pass.scratch_activation({R, D});
+  model_.forward(pass, batch.ids_R, hidden_RD);
+  if (head == Head::kNone) return;
   // The last row of each sequence: every T-th row, which a view with a stride of T rows names.
   const Tensor last_SD = hidden_RD.reshape({S, T * D}).columns((T - 1) * D, T * D);
-  const Tensor logits_SN = pass.scratch_activation({S, N});
   ops::linear_forward(
-      context, {.x_RD = last_SD, .weight_XD = parameters.value(model_.head()), .y_RX = logits_SN});
-  if (context.device->kind() == DeviceKind::kPlan) return;
-  const std::vector<double> values = to_host(context, logits_SN);
-  logits->assign(values.begin(), values.end());
+      context,
+      {.x_RD = last_SD, .weight_XD = parameters.value(model_.head()), .y_RX = batch.logits_SN});
+  ops::row_argmax(context, {.x_RN = batch.logits_SN, .index_R = batch.chosen_S});
 }
 
 }  // namespace deltatrain::decode

@@ -30,11 +30,31 @@ class Decoder {
   // Feeds tokens[s] to sequence s (all sequences get the same number, at least one) and returns the
   // logits after the last token of each, [S, N] as floats.
   std::vector<float> feed(std::span<const std::vector<int32_t>> tokens);
+  // The same, but returns the most likely next token of each sequence, the first of equals, which
+  // is chosen on the device. NumericError where a logit is NaN or the largest is infinite.
+  std::vector<int32_t> feed_greedily(std::span<const std::vector<int32_t>> tokens);
+
+  // Bytes that a step of one token per sequence cannot do without reading: the weights that ops
+  // read (of an untied embedding one row per sequence) and the states.
+  int64_t bytes_per_step() const;
 
  private:
-  void run(const Context& context, layers::ParameterStore& parameters, State& state,
-           std::span<const std::vector<int32_t>> tokens, size_t begin, size_t end,
-           std::vector<float>* logits);
+  // What a pass reads and writes besides parameters and state.
+  struct Batch {
+    ops::Sequences sequences;
+    Tensor ids_R;
+    Tensor logits_SN;
+    Tensor chosen_S;
+  };
+  enum class Head : uint8_t { kNone, kLogits };
+
+  void advance(std::span<const std::vector<int32_t>> tokens);
+  void step(std::span<const std::vector<int32_t>> tokens);
+  void run_piece(std::span<const std::vector<int32_t>> tokens, size_t begin, size_t end, Head head);
+  void run(const Context& context, layers::ParameterStore& parameters, const State& state,
+           const Batch& batch, Head head);
+  Batch batch(const std::vector<int32_t>& offsets, int64_t tokens_per_sequence,
+              const Buffer& device_offsets) const;
 
   Context context_;
   Arena arena_;
@@ -42,7 +62,11 @@ class Decoder {
   int64_t max_rows_;
   std::unique_ptr<layers::ParameterStore> parameters_;
   std::unique_ptr<State> state_;
-  Buffer ids_, offsets_;
+  Buffer ids_, offsets_, step_offsets_, logits_, chosen_;
+  std::vector<int32_t> step_offset_values_;
+  // One token per sequence: the first time as any other pass, then recorded where the device can.
+  std::unique_ptr<Recording> recording_;
+  bool has_stepped_ = false;
 };
 
 }  // namespace deltatrain::decode

@@ -13,8 +13,10 @@ std::vector<int32_t> generate(Decoder& decoder, std::span<const int32_t> prompt,
   std::vector<std::vector<int32_t>> next = {{prompt.begin(), prompt.end()}};
   std::vector<int32_t> tokens;
   while (static_cast<int64_t>(tokens.size()) < generation.max_new_tokens) {
-    const std::vector<float> logits = decoder.feed(next);
-    const int32_t token = sample(logits, generation.sampling, static_cast<int64_t>(tokens.size()));
+    const int32_t token =
+        generation.sampling.temperature <= 0
+            ? decoder.feed_greedily(next).front()
+            : sample(decoder.feed(next), generation.sampling, static_cast<int64_t>(tokens.size()));
     if (token == generation.stop_id) break;
     tokens.push_back(token);
     if (on_token && !on_token(token)) break;

@@ -67,9 +67,24 @@ State::State(const Context& context, const Model& model, int64_t num_sequences, 
                    "at most " + std::to_string(free_bytes / kMiB) + " MiB, which are free",
                    std::to_string(bytes / kMiB) + " MiB"));
   }
-  storage_ = Buffer(context.device->memory(), static_cast<size_t>(bytes));
+  storage_ =
+      Buffer(context.device->memory(), static_cast<size_t>(bytes), "the states of the sequences");
   lay_out(static_cast<char*>(storage_.data()));
   reset(context);
+}
+
+int64_t State::num_bytes_in_use() const {
+  int64_t bytes = 0;
+  for (const layers::LayerState& layer : layers_) {
+    for (const Tensor& state : {layer.recurrent_SGKV, layer.qk_history_SWX, layer.v_history_SWX})
+      bytes += state.defined() ? state.num_bytes() : 0;
+    for (const Tensor& cache : {layer.k_cache_SXHK, layer.v_cache_SXHV}) {
+      if (!cache.defined()) continue;
+      const int64_t bytes_per_token = cache.num_bytes() / (num_sequences() * max_length_);
+      for (const int32_t length : lengths_) bytes += bytes_per_token * length;
+    }
+  }
+  return bytes;
 }
 
 void State::reset(const Context& context) {
@@ -97,6 +112,7 @@ void State::advance(const Context& context, int64_t first, std::span<const int32
 }
 
 void State::put_lengths(const Context& context, int64_t first, int64_t count) {
+  if (!has_attention_) return;  // nothing else reads them
   context.device->copy_to_device(device_lengths_.rows(first, first + count).raw(),
                                  lengths_.data() + first,
                                  static_cast<size_t>(count) * sizeof(int32_t));

@@ -24,6 +24,8 @@ class State {
   int64_t max_length() const { return max_length_; }
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   int64_t num_bytes() const { return static_cast<int64_t>(storage_.num_bytes()); }
+  // Of them, what one more token has to read: of caches the part that is filled.
+  int64_t num_bytes_in_use() const;
 
   // Forgets sequence `sequence` alone.
   void reset_sequence(const Context& context, int64_t sequence);

@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "tensor/arena.h"
@@ -17,6 +19,14 @@ struct OpTable;
 // kReference: the plain loops of ops/reference in f64 or f32. kPlan: sizes only, nothing is
 // computed.
 enum class DeviceKind : uint8_t { kReference, kCpu, kCuda, kPlan };
+
+// Ops kept by Device::record, to be started again as one. Their addresses and shapes are fixed;
+// what lies at the addresses may change.
+class Recording {
+ public:
+  virtual ~Recording() = default;
+  virtual void replay() = 0;
+};
 
 // What a backend can do with memory and time, besides ops. Copies and fills are ordered with the
 // ops of the context; host memory may be reused when a copy function returns.
@@ -33,6 +43,11 @@ class Device {
   virtual void synchronize() = 0;
   virtual int64_t free_memory_bytes() = 0;
   virtual const char* description() const = 0;  // for logs: processor or card, threads
+
+  // Calls `ops`, keeping what it queues instead of doing it. `ops` only calls ops that ran before
+  // with the same shapes; it neither copies to or from the host nor waits. Null, with `ops` not
+  // called, on devices that keep nothing.
+  virtual std::unique_ptr<Recording> record(const std::function<void()>& ops);
 
   // For profiles: a moment between the ops before the call and those after it, without waiting for
   // either. take_marks() waits, and returns the seconds from the first mark to each since the last

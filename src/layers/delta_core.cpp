@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/check.h"
+#include "ops/delta_step.h"
 #include "ops/rms_norm.h"
 #include "ops/short_conv.h"
 #include "ops/short_conv_norm.h"
@@ -43,6 +44,9 @@ void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
   const int64_t H = config_.num_heads, G = config_.num_v_heads, K = config_.head_k,
                 V = config_.head_v;
   const DType statistics = pass.context.statistics_dtype();
+  if (state != nullptr && pass.mode == Pass::Mode::kInference && R == pass.sequences.num()) {
+    return step(pass, in, y_RX, *state);
+  }
 
   q_RHK_ = pass.save_activation({R, H, K});
   k_RHK_ = pass.save_activation({R, H, K});
@@ -116,6 +120,33 @@ void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
                                          ? ops::GateActivation::kSilu
                                          : ops::GateActivation::kSigmoid});
   }
+}
+
+void DeltaCore::step(const Pass& pass, const Inputs& in, const Tensor& y_RX,
+                     const LayerState& state) {
+  ops::delta_step(pass.context,
+                  {.qk_SX = in.qk_RX,
+                   .v_SX = in.v_RX,
+                   .a_SGK = in.a_RX.split_last(config_.num_v_heads, config_.gate_k),
+                   .b_SG = in.b_RG,
+                   .z_SX = in.z_RX,
+                   .qk_conv_XW = pass.weight(qk_conv_),
+                   .v_conv_XW = pass.weight(v_conv_),
+                   .A_log_G = pass.weight(a_log_),
+                   .dt_bias_GK = pass.weight(dt_bias_),
+                   .norm_weight_V = pass.weight(o_norm_),
+                   .sequences = pass.sequences,
+                   .qk_history_SWX = state.qk_history_SWX,
+                   .v_history_SWX = state.v_history_SWX,
+                   .state_SGKV = state.recurrent_SGKV,
+                   .y_SX = y_RX,
+                   .form = config_.decay,
+                   .lower_bound = config_.lower_bound,
+                   .beta_scale = config_.beta_scale,
+                   .norm_eps = config_.norm_eps,
+                   .activation = config_.output_gate == DeltaCoreConfig::OutputGate::kSilu
+                                     ? ops::GateActivation::kSilu
+                                     : ops::GateActivation::kSigmoid});
 }
 
 void DeltaCore::backward(const Pass& pass, const Tensor& dy_RX, const Inputs& in,

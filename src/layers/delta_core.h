@@ -55,6 +55,9 @@ class DeltaCore {
   const DeltaCoreConfig& config() const { return config_; }
 
  private:
+  // forward of one token per sequence when decoding.
+  void step(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState& state);
+
   DeltaCoreConfig config_;
   ParameterView qk_conv_, v_conv_, a_log_, dt_bias_, o_norm_;
   // Saved by forward.

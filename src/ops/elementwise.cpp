@@ -40,4 +40,13 @@ void sum_to(const Context& context, const SumTo& args) {
   call_backend(op, context.table->elementwise.sum_to, context, args);
 }
 
+void row_argmax(const Context& context, const RowArgmax& args) {
+  constexpr std::string_view op = "row_argmax";
+  const ArgumentCheck check(op, "x_RN", args.x_RN);
+  check.activation("x_RN", args.x_RN, {kAnySize, kAnySize}, Layout::kStridedRows);
+  check.that(args.x_RN.size(1) > 0, "x_RN", "at least one column", "none");
+  check.integers("index_R", args.index_R, {args.x_RN.size(0)});
+  call_backend(op, context.table->elementwise.row_argmax, context, args);
+}
+
 }  // namespace deltatrain::ops

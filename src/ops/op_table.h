@@ -8,6 +8,7 @@
 #include "ops/causal_attention.h"
 #include "ops/cross_entropy.h"
 #include "ops/delta_gate.h"
+#include "ops/delta_step.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/gated_delta_rule.h"
@@ -44,6 +45,7 @@ struct OpTable {
   ShortConvNormKernels short_conv_norm;  // may stay empty
   L2NormKernels l2_norm;
   DeltaGateKernels delta_gate;
+  DeltaStepKernels delta_step;
   GatedDeltaRuleKernels gated_delta_rule;
   RotaryKernels rotary;
   CausalAttentionKernels causal_attention;

@@ -14,9 +14,10 @@ struct CaseRun {
   const Context& reference;
   const std::string& name;
   std::vector<OpCaseResult>& results;
+  Surroundings surroundings = Surroundings::kGuarded;
 
   OpTrial trial(const std::string& op) const {
-    return OpTrial(tested, reference, op, name, results);
+    return OpTrial(tested, reference, op, name, results, surroundings);
   }
 };
 
@@ -29,7 +30,8 @@ struct OpCase {
 
 void add_dense_cases(
     std::vector<OpCase>& cases);  // linear embedding rms_norm gated_rms_norm swiglu cross_entropy
-void add_mixer_cases(std::vector<OpCase>& cases);  // short_conv short_conv_norm l2_norm delta_gate
+// short_conv short_conv_norm l2_norm delta_gate delta_step
+void add_mixer_cases(std::vector<OpCase>& cases);
 void add_delta_rule_cases(std::vector<OpCase>& cases);  // gated_delta_rule
 void add_attention_cases(std::vector<OpCase>& cases);   // rotary mla_key causal_attention
 void add_update_cases(std::vector<OpCase>& cases);      // adamw elementwise

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "ops/delta_gate.h"
+#include "ops/delta_step.h"
 #include "ops/l2_norm.h"
 #include "ops/short_conv.h"
 #include "ops/short_conv_norm.h"
@@ -308,6 +309,83 @@ void add_delta_gate(std::vector<OpCase>& cases) {
   }
 }
 
+struct StepCase {
+  int64_t S, H, G, K, V, W;
+  bool per_channel;
+  bool has_gate;
+  ops::DecayForm form = ops::DecayForm::kSoftplus;
+  Placement placement = Placement::kContiguous;
+};
+
+void delta_step_case(const CaseRun& run, const StepCase& c) {
+  OpTrial trial = run.trial("delta_step");
+  const int64_t qk_width = 2 * c.H * c.K, v_width = c.G * c.V;
+  const int64_t gate_width = c.per_channel ? c.K : 1;
+  const Argument& qk = trial.activation("qk_SX", {c.S, qk_width}, normal(), c.placement);
+  const Argument& v = trial.activation("v_SX", {c.S, v_width}, normal(), c.placement);
+  const Argument& a = trial.activation("a_SGK", {c.S, c.G, gate_width}, normal(), c.placement);
+  const Argument& b = trial.activation("b_SG", {c.S, c.G}, normal(), c.placement);
+  const Argument* z =
+      c.has_gate ? &trial.activation("z_SX", {c.S, v_width}, normal(), c.placement) : nullptr;
+  const Argument& qk_conv = trial.statistic("qk_conv_XW", {qk_width, c.W}, normal(0.5));
+  const Argument& v_conv = trial.statistic("v_conv_XW", {v_width, c.W}, normal(0.5));
+  const Argument& A_log = trial.statistic("A_log_G", {c.G}, uniform(0, 2.77));
+  const Argument& dt_bias = trial.statistic("dt_bias_GK", {c.G, gate_width}, uniform(-7, -2));
+  const Argument& weight = trial.statistic("norm_weight_V", {c.V}, uniform(0.5, 1.5));
+  std::vector<int32_t> offsets;
+  for (int64_t s = 0; s <= c.S; ++s) offsets.push_back(static_cast<int32_t>(s));
+  const SequenceArgument& sequences = trial.sequences(offsets);
+  const Argument& qk_history =
+      trial.changed(trial.statistic("qk_history_SWX", {c.S, c.W - 1, qk_width}), Quantity::kExact);
+  const Argument& v_history =
+      trial.changed(trial.statistic("v_history_SWX", {c.S, c.W - 1, v_width}), Quantity::kExact);
+  const Argument& state =
+      trial.changed(trial.statistic("state_SGKV", {c.S, c.G, c.K, c.V}), Quantity::kDeltaOutput);
+  const Argument& y = trial.activation_output("y_SX", {c.S, v_width}, Quantity::kDeltaOutput);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::delta_step(context, {.qk_SX = pick(qk),
+                              .v_SX = pick(v),
+                              .a_SGK = pick(a),
+                              .b_SG = pick(b),
+                              .z_SX = pick(z),
+                              .qk_conv_XW = pick(qk_conv),
+                              .v_conv_XW = pick(v_conv),
+                              .A_log_G = pick(A_log),
+                              .dt_bias_GK = pick(dt_bias),
+                              .norm_weight_V = pick(weight),
+                              .sequences = pick(sequences),
+                              .qk_history_SWX = pick(qk_history),
+                              .v_history_SWX = pick(v_history),
+                              .state_SGKV = pick(state),
+                              .y_SX = pick(y),
+                              .form = c.form,
+                              .lower_bound = c.form == ops::DecayForm::kBounded ? -5.0 : 0.0,
+                              .beta_scale = c.per_channel ? 1.0 : 2.0,
+                              .activation = c.per_channel ? ops::GateActivation::kSigmoid
+                                                          : ops::GateActivation::kSilu});
+  });
+}
+
+void add_delta_step(std::vector<OpCase>& cases) {
+  const auto add = [&cases](CaseSet set, const StepCase& c, const std::string& what) {
+    const std::string name = "S=" + std::to_string(c.S) + " H=" + std::to_string(c.H) +
+                             " G=" + std::to_string(c.G) + " K=" + std::to_string(c.K) +
+                             " V=" + std::to_string(c.V) + " W=" + std::to_string(c.W) + what;
+    cases.push_back(
+        {"delta_step", name, set, [c](const CaseRun& run) { delta_step_case(run, c); }});
+  };
+  constexpr auto kSmall = CaseSet::kSmall;
+  add(kSmall, {5, 2, 2, 32, 64, 4, true, true}, ", a decay per channel");
+  add(kSmall, {3, 1, 2, 64, 64, 4, false, true}, ", a decay per head");
+  add(kSmall, {2, 1, 1, 128, 128, 4, true, true, ops::DecayForm::kBounded}, ", bounded decay");
+  add(kSmall, {1, 1, 1, 64, 128, 4, false, false}, ", no output gate");
+  add(kSmall, {3, 2, 4, 16, 32, 2, false, true, ops::DecayForm::kSoftplus, Placement::kOddRows},
+      ", odd row strides");
+  add(kSmall, {2, 1, 3, 16, 16, 8, true, true, ops::DecayForm::kSoftplus, Placement::kStridedRows},
+      ", strided rows");
+  add(CaseSet::kFull, {256, 4, 8, 64, 64, 4, false, true}, ", a decay per head");
+}
+
 }  // namespace
 
 void add_mixer_cases(std::vector<OpCase>& cases) {
@@ -315,6 +393,7 @@ void add_mixer_cases(std::vector<OpCase>& cases) {
   add_short_conv_norm(cases);
   add_l2_norm(cases);
   add_delta_gate(cases);
+  add_delta_step(cases);
 }
 
 }  // namespace deltatrain::verify

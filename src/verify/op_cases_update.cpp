@@ -190,6 +190,28 @@ void sum_to_case(const CaseRun& run, int64_t R) {
   });
 }
 
+// The largest of a row appears twice, first among others; one row holds NaN, one infinity.
+void row_argmax_case(const CaseRun& run, int64_t R, int64_t N, Placement placement) {
+  OpTrial trial = run.trial("row_argmax");
+  std::vector<double> values(static_cast<size_t>(R * N));
+  const RandomStream stream(hash_text(run.name), "x_RN");
+  for (size_t i = 0; i < values.size(); ++i) values[i] = stream.normal(i);
+  for (int64_t r = 0; r < R; ++r) {
+    double* row = values.data() + r * N;
+    if (r % 4 == 0) row[N / 3] = row[N - 1] = 9;
+    if (r % 4 == 1) row[N - 1] = std::numeric_limits<double>::quiet_NaN();
+    if (r % 4 == 2) row[N / 2] = std::numeric_limits<double>::infinity();
+    if (r % 4 == 3) row[N / 2] = -std::numeric_limits<double>::infinity();
+  }
+  const Argument& x = trial.activation("x_RN", {R, N}, values, placement);
+  const std::vector<double> unused(static_cast<size_t>(R));
+  const Argument& index =
+      trial.argument("index_R", Role::kOut, DType::kI32, {R}, Quantity::kExact, unused);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::row_argmax(context, {pick(x), pick(index)});
+  });
+}
+
 }  // namespace
 
 void add_update_cases(std::vector<OpCase>& cases) {
@@ -219,6 +241,13 @@ void add_update_cases(std::vector<OpCase>& cases) {
                      R < 10000 ? CaseSet::kSmall : CaseSet::kFull,
                      [=](const CaseRun& run) { sum_to_case(run, R); }});
   }
+  cases.push_back({"elementwise", "row_argmax R=9 N=97", CaseSet::kSmall,
+                   [](const CaseRun& run) { row_argmax_case(run, 9, 97, Placement::kOddRows); }});
+  cases.push_back(
+      {"elementwise", "row_argmax R=5 N=10000", CaseSet::kSmall,
+       [](const CaseRun& run) { row_argmax_case(run, 5, 10000, Placement::kContiguous); }});
+  cases.push_back({"elementwise", "row_argmax R=3 N=1", CaseSet::kSmall,
+                   [](const CaseRun& run) { row_argmax_case(run, 3, 1, Placement::kContiguous); }});
 }
 
 }  // namespace deltatrain::verify

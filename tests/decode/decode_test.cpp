@@ -41,14 +41,18 @@ ModelConfig tiny(ModelFamily family, bool hybrid) {
 }
 
 struct Backends {
-  std::unique_ptr<backend::Backend> cpu = backend::make_backend(DeviceKind::kCpu);
-  std::unique_ptr<backend::Backend> plan = [] {
-    backend::BackendOptions options;
-    options.planned = DeviceKind::kCpu;
-    return backend::make_backend(DeviceKind::kPlan, options);
-  }();
-  Context context{&cpu->device(), &cpu->table(), nullptr, DType::kF32};
-  Context planning{&plan->device(), &plan->table(), nullptr, DType::kF32};
+  explicit Backends(DeviceKind kind = DeviceKind::kCpu, DType dtype = DType::kF32)
+      : tested(backend::make_backend(kind)),
+        plan([kind] {
+          backend::BackendOptions options;
+          options.planned = kind;
+          return backend::make_backend(DeviceKind::kPlan, options);
+        }()),
+        context{&tested->device(), &tested->table(), nullptr, dtype},
+        planning{&plan->device(), &plan->table(), nullptr, dtype} {}
+
+  std::unique_ptr<backend::Backend> tested, plan;
+  Context context, planning;
 };
 
 std::vector<int32_t> prompt(int64_t length) {
@@ -121,6 +125,97 @@ INSTANTIATE_TEST_SUITE_P(Families, DecoderTest,
                          testing::Values(std::tuple{ModelFamily::kGatedDeltaNet, false},
                                          std::tuple{ModelFamily::kKda, false},
                                          std::tuple{ModelFamily::kGatedDeltaNet, true}));
+
+// What a step gives depends on nothing but its sequence. On the devices that this machine has.
+class DecoderStepTest
+    : public testing::TestWithParam<std::tuple<ModelFamily, bool, DeviceKind, DType>> {
+ protected:
+  void SetUp() override {
+    const auto kinds = backend::available_backends();
+    if (std::find(kinds.begin(), kinds.end(), std::get<2>(GetParam())) == kinds.end())
+      GTEST_SKIP() << "no such device";
+    backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
+  }
+  std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows) const {
+    const ModelConfig config = tiny(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    auto made = std::make_unique<Decoder>(backends_->context, backends_->planning, config,
+                                          num_sequences, 64, max_rows);
+    initialize(made->context(), made->parameters(), 0.1, 5);
+    return made;
+  }
+
+  std::unique_ptr<Backends> backends_;
+};
+
+// Single steps may be recorded and replayed; a prompt in pieces of one row never is.
+TEST_P(DecoderStepTest, RecordedStepsHaveTheBitsOfOthers) {
+  const auto steps = decoder(1, 1), pieces = decoder(1, 1);
+  for (const int64_t length : {6, 3}) {  // the second time the recording is there from the start
+    const std::vector<int32_t> ids = prompt(length);
+    steps->state().reset(steps->context());
+    pieces->state().reset(pieces->context());
+    std::vector<float> stepped;
+    for (const int32_t id : ids) stepped = steps->feed(std::vector<std::vector<int32_t>>{{id}});
+    EXPECT_EQ(stepped, pieces->feed(std::vector<std::vector<int32_t>>{ids}));
+  }
+}
+
+TEST_P(DecoderStepTest, NeighboursDoNotChangeBits) {
+  if (std::get<2>(GetParam()) == DeviceKind::kCpu || std::get<3>(GetParam()) == DType::kF32)
+    GTEST_SKIP() << "products of libraries there: equal within rounding only";
+  const auto one = decoder(1, 32);
+  for (const int64_t num_sequences : {3, 16, 40}) {
+    const auto many = decoder(num_sequences, 32);
+    std::vector<std::vector<int32_t>> next(static_cast<size_t>(num_sequences), {3});
+    next[1] = {7};
+    one->state().reset(one->context());
+    std::vector<std::vector<int32_t>> alone = {next[1]};
+    for (int step = 0; step < 5; ++step) {
+      const std::vector<float> together = many->feed(next);
+      const std::vector<float> expected = one->feed(alone);
+      EXPECT_EQ(std::vector<float>(together.begin() + 97, together.begin() + 2 * 97), expected)
+          << num_sequences << " sequences, step " << step;
+      for (size_t s = 0; s < next.size(); ++s)
+        next[s] = {static_cast<int32_t>((17 * s + static_cast<size_t>(step)) % 97)};
+      alone = {next[1]};
+    }
+  }
+}
+
+TEST_P(DecoderStepTest, GreedyChoicesAreTheLargestLogits) {
+  const auto by_logits = decoder(3, 32), greedy = decoder(3, 32);
+  std::vector<std::vector<int32_t>> next = {prompt(4), {9, 9, 9, 9}, {1, 2, 3, 4}};
+  for (int step = 0; step < 6; ++step) {
+    const std::vector<float> logits = by_logits->feed(next);
+    const std::vector<int32_t> chosen = greedy->feed_greedily(next);
+    ASSERT_EQ(chosen.size(), 3U);
+    for (size_t s = 0; s < 3; ++s) {
+      const std::span<const float> row(logits.data() + s * 97, 97);
+      EXPECT_EQ(chosen[s], sample(row, {.temperature = 0}, 0));
+      next[s] = {chosen[s]};
+    }
+  }
+}
+
+TEST_P(DecoderStepTest, GreedyRefusesWeightsThatAreNotNumbers) {
+  const auto broken = decoder(1, 8);
+  const Tensor weights = broken->parameters().flat_master();
+  const std::vector<float> nan(static_cast<size_t>(weights.num_elements()),
+                               std::numeric_limits<float>::quiet_NaN());
+  broken->context().device->copy_to_device(weights.raw(), nan.data(), nan.size() * sizeof(float));
+  broken->parameters().refresh_compute(broken->context());
+  EXPECT_THROW(broken->feed_greedily(std::vector<std::vector<int32_t>>{{1}}), NumericError);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Devices, DecoderStepTest,
+    testing::Values(std::tuple{ModelFamily::kGatedDeltaNet, false, DeviceKind::kCpu, DType::kF32},
+                    std::tuple{ModelFamily::kKda, false, DeviceKind::kCpu, DType::kF32},
+                    std::tuple{ModelFamily::kGatedDeltaNet, true, DeviceKind::kCpu, DType::kF32},
+                    std::tuple{ModelFamily::kGatedDeltaNet, false, DeviceKind::kCuda, DType::kBF16},
+                    std::tuple{ModelFamily::kKda, false, DeviceKind::kCuda, DType::kBF16},
+                    std::tuple{ModelFamily::kGatedDeltaNet, true, DeviceKind::kCuda, DType::kBF16},
+                    std::tuple{ModelFamily::kKda, false, DeviceKind::kCuda, DType::kF32}));
 
 TEST(DecoderStateTest, SizeOfDeltaRuleStatesDoesNotDependOnLength) {
   Backends backends;

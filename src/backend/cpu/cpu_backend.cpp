@@ -44,7 +44,10 @@ ops::OpTable make_table() {
   table.adamw = {.sum_of_squares = cpu::sum_of_squares,
                  .finish_gradient_norm = cpu::finish_gradient_norm,
                  .adamw = cpu::adamw};
-  table.elementwise = {.add = cpu::add, .convert = cpu::convert, .sum_to = cpu::sum_to};
+  table.elementwise = {.add = cpu::add,
+                       .convert = cpu::convert,
+                       .sum_to = cpu::sum_to,
+                       .row_argmax = cpu::row_argmax};
   return table;
 }
 

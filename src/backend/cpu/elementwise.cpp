@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
 
@@ -99,6 +102,21 @@ void sum_to(const Context&, const ops::SumTo& args) {
   double sum = 0;
   for (int64_t r = 0; r < R; ++r) sum += static_cast<double>(x[r]);
   *args.result += sum;
+}
+
+void row_argmax(const Context&, const ops::RowArgmax& args) {
+  const int64_t N = args.x_RN.size(1);
+  const float* x = args.x_RN.data<float>();
+  const int64_t stride = args.x_RN.stride(0);
+  int32_t* index = args.index_R.data<int32_t>();
+  parallel_rows(args.x_RN.size(0), N, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const float* row = x + r * stride;
+      const float* best = std::max_element(row, row + N);
+      const bool has_nan = std::any_of(row, row + N, [](float value) { return std::isnan(value); });
+      index[r] = has_nan || std::isinf(*best) ? -1 : static_cast<int32_t>(best - row);
+    }
+  });
 }
 
 }  // namespace deltatrain::backend::cpu

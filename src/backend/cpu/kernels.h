@@ -40,5 +40,6 @@ void adamw(const Context& context, const ops::AdamW& args);
 void add(const Context& context, const ops::Add& args);
 void convert(const Context& context, const ops::Convert& args);
 void sum_to(const Context& context, const ops::SumTo& args);
+void row_argmax(const Context& context, const ops::RowArgmax& args);
 
 }  // namespace deltatrain::backend::cpu

@@ -19,6 +19,7 @@ ops::OpTable make_table() {
   table.short_conv_norm = {cuda::short_conv_norm_forward, cuda::short_conv_norm_backward};
   table.l2_norm = {cuda::l2_norm_forward, cuda::l2_norm_backward};
   table.delta_gate = {cuda::delta_gate_forward, cuda::delta_gate_backward};
+  table.delta_step = {cuda::delta_step};
   table.gated_delta_rule = {cuda::gated_delta_rule_forward, cuda::gated_delta_rule_backward,
                             cuda::gated_delta_rule_saved_bytes};
   table.rotary = {cuda::rotary};
@@ -27,7 +28,7 @@ ops::OpTable make_table() {
   table.swiglu = {cuda::swiglu_forward, cuda::swiglu_backward};
   table.cross_entropy = {cuda::cross_entropy};
   table.adamw = {cuda::sum_of_squares, cuda::finish_gradient_norm, cuda::adamw};
-  table.elementwise = {cuda::add, cuda::convert, cuda::sum_to};
+  table.elementwise = {cuda::add, cuda::convert, cuda::sum_to, cuda::row_argmax};
   return table;
 }
 

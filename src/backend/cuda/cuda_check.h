@@ -5,6 +5,7 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <string>
 
 #include "base/error.h"
@@ -15,6 +16,9 @@ namespace deltatrain::backend::cuda {
 // stick.
 void check_cuda(cudaError_t status, const char* call);
 void check_cublas(cublasStatus_t status, const char* call);
+
+// DeviceError unless a block of the current device can have that much shared memory.
+void expect_shared_bytes(size_t bytes);
 
 #define DELTATRAIN_CUDA_CALL(call) ::deltatrain::backend::cuda::check_cuda((call), #call)
 

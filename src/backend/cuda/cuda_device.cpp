@@ -56,6 +56,18 @@ void check_cuda(cudaError_t status, const char* call) {
   throw DeviceError(std::string("cuda: ") + call + ": " + cudaGetErrorString(status));
 }
 
+void expect_shared_bytes(size_t bytes) {
+  int device_index = 0;
+  int limit = 0;
+  DELTATRAIN_CUDA_CALL(cudaGetDevice(&device_index));
+  DELTATRAIN_CUDA_CALL(
+      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index));
+  if (bytes <= static_cast<size_t>(limit)) return;
+  throw DeviceError(error_text(where(device_index), "shared memory per block",
+                               std::to_string(bytes) + " bytes, for heads of this size",
+                               std::to_string(limit)));
+}
+
 void* CudaMemory::allocate(size_t bytes) {
   DELTATRAIN_CUDA_CALL(cudaSetDevice(device_index_));
   void* data = nullptr;
@@ -180,6 +192,51 @@ void CudaDevice::fill_zero(void* data, size_t bytes) {
 void CudaDevice::synchronize() {
   make_current();
   check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+// A CUDA graph. The device outlives it.
+class GraphRecording final : public Recording {
+ public:
+  GraphRecording(CudaDevice& device, cudaGraph_t graph) : device_(device) {
+    device.check(cudaGraphInstantiate(&executable_, graph, 0), "cudaGraphInstantiate");
+  }
+  ~GraphRecording() override {
+    // An error here is one of an earlier call.
+    if (executable_ != nullptr) cudaGraphExecDestroy(executable_);
+  }
+  void replay() override {
+    device_.make_current();
+    device_.last_kernel_ = "a recorded step";
+    device_.check(cudaGraphLaunch(executable_, device_.stream_), "cudaGraphLaunch");
+  }
+
+ private:
+  CudaDevice& device_;
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+std::unique_ptr<Recording> CudaDevice::record(const std::function<void()>& ops) {
+  make_current();
+  // Ends the capture and the graph also where `ops` throws.
+  struct Capture {
+    cudaStream_t stream;
+    cudaGraph_t graph = nullptr;
+    bool open = true;
+    cudaError_t end() {
+      open = false;
+      return cudaStreamEndCapture(stream, &graph);
+    }
+    ~Capture() {
+      if (open && end() != cudaSuccess) cudaGetLastError();
+      if (graph != nullptr) cudaGraphDestroy(graph);
+    }
+  };
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
+  Capture capture{.stream = stream_};
+  ops();
+  check(capture.end(), "cudaStreamEndCapture");
+  return std::make_unique<GraphRecording>(*this, capture.graph);
 }
 
 void CudaDevice::mark() {

@@ -50,6 +50,7 @@ class CudaDevice final : public Device {
   void synchronize() override;
   int64_t free_memory_bytes() override;
   const char* description() const override { return description_.c_str(); }
+  std::unique_ptr<Recording> record(const std::function<void()>& ops) override;
   void mark() override;
   std::vector<double> take_marks() override;
 
@@ -65,6 +66,7 @@ class CudaDevice final : public Device {
   void check_launch(const char* kernel_name);
 
  private:
+  friend class GraphRecording;
   void check(cudaError_t status, const char* call) const;
 
   // Copies to the device pass through pinned blocks, so that the host neither waits for the stream

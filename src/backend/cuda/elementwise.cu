@@ -94,6 +94,55 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *result += sum;
 }
 
+// A candidate for a row's largest element. NaN counts as larger than everything, so that it wins
+// and is seen.
+struct Largest {
+  float value;
+  int index;
+};
+
+__device__ __forceinline__ Largest larger(const Largest& a, const Largest& b) {
+  const bool a_nan = isnan(a.value);
+  if (a_nan || isnan(b.value)) return a_nan ? a : b;
+  if (a.value != b.value) return a.value > b.value ? a : b;
+  return a.index < b.index ? a : b;
+}
+
+// Grid: one block per row, which reads the row once.
+template <class T, int kVector>
+__global__ void __launch_bounds__(kSumThreads)
+    row_argmax_kernel(const T* x, int64_t x_stride, int N, int32_t* index) {
+  __shared__ float s_value[kSumThreads / kWarpSize];
+  __shared__ int s_index[kSumThreads / kWarpSize];
+  const T* row = x + static_cast<int64_t>(blockIdx.x) * x_stride;
+  Largest best = {-INFINITY, 0};
+#pragma unroll 4
+  for (int n = static_cast<int>(threadIdx.x) * kVector; n < N; n += kSumThreads * kVector) {
+    float values[kVector];
+    load_values<T, kVector, Reuse::kStreaming>(row + n, values);
+#pragma unroll
+    for (int e = 0; e < kVector; ++e) best = larger(best, {values[e], n + e});
+  }
+  const auto over_lanes = [&best] {
+#pragma unroll
+    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
+      best = larger(best, {__shfl_xor_sync(kAllLanes, best.value, distance, kWarpSize),
+                           __shfl_xor_sync(kAllLanes, best.index, distance, kWarpSize)});
+    }
+  };
+  over_lanes();
+  if (lane_id() == 0) {
+    s_value[warp_id()] = best.value;
+    s_index[warp_id()] = best.index;
+  }
+  __syncthreads();
+  if (warp_id() > 0) return;
+  const int warp = lane_id() % (kSumThreads / kWarpSize);
+  best = {s_value[warp], s_index[warp]};
+  over_lanes();
+  if (lane_id() == 0) index[blockIdx.x] = isfinite(best.value) ? best.index : -1;
+}
+
 }  // namespace
 
 void add(const Context& context, const ops::Add& args) {
@@ -151,6 +200,20 @@ void sum_to(const Context& context, const ops::SumTo& args) {
   }
   launch(device, "sum_to_kernel", sum_to_kernel, 1, kSumThreads, 0, pointer<const float>(args.x_R),
          args.x_R.num_elements(), args.result);
+}
+
+void row_argmax(const Context& context, const ops::RowArgmax& args) {
+  CudaDevice& device = cuda_device(context);
+  const int N = narrow<int>(args.x_RN.size(1));
+  with_activation_type("row_argmax", args.x_RN.dtype(), [&](auto element) {
+    using T = typename decltype(element)::type;
+    constexpr int kVector = 16 / static_cast<int>(sizeof(T));
+    const bool vectors = N % kVector == 0 && all_aligned(args.x_RN);
+    launch(device, "row_argmax_kernel",
+           vectors ? row_argmax_kernel<T, kVector> : row_argmax_kernel<T, 1>, args.x_RN.size(0),
+           kSumThreads, 0, pointer<const T>(args.x_RN), args.x_RN.stride(0), N,
+           pointer<int32_t>(args.index_R));
+  });
 }
 
 }  // namespace deltatrain::backend::cuda

@@ -21,6 +21,7 @@ void l2_norm_forward(const Context& context, const ops::L2NormForward& args);
 void l2_norm_backward(const Context& context, const ops::L2NormBackward& args);
 void delta_gate_forward(const Context& context, const ops::DeltaGateForward& args);
 void delta_gate_backward(const Context& context, const ops::DeltaGateBackward& args);
+void delta_step(const Context& context, const ops::DeltaStep& args);
 void rotary(const Context& context, const ops::Rotary& args);
 void causal_attention_forward(const Context& context, const ops::CausalAttentionForward& args);
 void causal_attention_backward(const Context& context, const ops::CausalAttentionBackward& args);
@@ -35,5 +36,6 @@ void adamw(const Context& context, const ops::AdamW& args);
 void add(const Context& context, const ops::Add& args);
 void convert(const Context& context, const ops::Convert& args);
 void sum_to(const Context& context, const ops::SumTo& args);
+void row_argmax(const Context& context, const ops::RowArgmax& args);
 
 }  // namespace deltatrain::backend::cuda

@@ -1,9 +1,11 @@
-// Linear layers as products of cuBLASLt. The library's matrices are column by column: a row-major
-// matrix [R, X] is its X x R, so every product is written transposed, outputs' rows along n.
+// Linear layers as products of cuBLASLt, but for few rows (linear_rows.h). The library's matrices
+// are column by column: a row-major matrix [R, X] is its X x R, so every product is written
+// transposed, outputs' rows along n.
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/gemm_library.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear_bias.h"
+#include "backend/cuda/linear_rows.h"
 #include "base/check.h"
 
 namespace deltatrain::backend::cuda {
@@ -30,6 +32,7 @@ void linear_forward(const Context& context, const ops::LinearForward& args) {
   if (rounds_bias) bias = context.arena->scratch(DType::kBF16, {X});
   if (context.arena->is_planning()) return;
   CudaDevice& device = cuda_device(context);
+  if (linear_rows(device, args)) return;
   if (rounds_bias) round_to_bf16(device, args.bias_X.data<float>(), bias.raw(), X);
 
   GemmProblem problem;

@@ -71,6 +71,7 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.l2_norm.backward, p.l2_norm.backward);
   plan(t.delta_gate.forward, p.delta_gate.forward);
   plan(t.delta_gate.backward, p.delta_gate.backward);
+  plan(t.delta_step.apply, p.delta_step.apply);
   plan(t.gated_delta_rule.forward, p.gated_delta_rule.forward);
   plan(t.gated_delta_rule.backward, p.gated_delta_rule.backward);
   plan(t.rotary.apply, p.rotary.apply);
@@ -87,6 +88,7 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.elementwise.add, p.elementwise.add);
   plan(t.elementwise.convert, p.elementwise.convert);
   plan(t.elementwise.sum_to, p.elementwise.sum_to);
+  plan(t.elementwise.row_argmax, p.elementwise.row_argmax);
   return t;
 }
 

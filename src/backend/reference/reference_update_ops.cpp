@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "backend/reference/reference_tables.h"
 #include "ops/reference/adamw.h"
 
@@ -79,11 +81,28 @@ void sum_to(const Context&, const ops::SumTo& a) {
   *a.result += sum;
 }
 
+void row_argmax(const Context&, const ops::RowArgmax& a) {
+  with_scalar_of("row_argmax", a.x_RN, [&](auto scalar) {
+    using T = decltype(scalar);
+    const In<T> x_RN(a.x_RN);
+    for (int64_t r = 0; r < x_RN.size(0); ++r) {
+      int64_t best = 0;
+      bool has_nan = false;
+      for (int64_t n = 0; n < x_RN.size(1); ++n) {
+        has_nan = has_nan || std::isnan(x_RN(r, n));
+        if (x_RN(r, n) > x_RN(r, best)) best = n;
+      }
+      const bool is_number = !has_nan && std::isfinite(x_RN(r, best));
+      a.index_R.data<int32_t>()[r] = is_number ? static_cast<int32_t>(best) : -1;
+    }
+  });
+}
+
 }  // namespace
 
 void fill_reference_update_ops(ops::OpTable& table) {
   table.adamw = {sum_of_squares, finish_gradient_norm, adamw};
-  table.elementwise = {add, convert, sum_to};
+  table.elementwise = {add, convert, sum_to, row_argmax};
 }
 
 }  // namespace deltatrain::backend
