@@ -94,6 +94,8 @@ int main(int argc, char** argv) {
   cli::add_dump_command(app, environment);
   cli::add_diff_command(app, environment);
   cli::add_generate_command(app, environment);
+  cli::add_eval_command(app, environment);
+  cli::add_compare_command(app, environment);
   cli::add_plot_command(app, environment);
   cli::add_bench_command(app, environment);
   cli::add_selftest_command(app, environment);
