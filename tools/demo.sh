@@ -1,7 +1,7 @@
 #!/bin/sh
 # The main job on real text, from a clean checkout: tools/demo.sh [OUT]. Installs what is missing, builds, takes
-# English prose out of the distribution's Linux documentation package, and prepares, trains, converts, verifies
-# and generates. Ends with a table of what was made. DEVICE=cuda uses this machine's GPU.
+# English prose out of the distribution's Linux documentation package, and prepares, trains, converts, verifies,
+# generates and evaluates. Ends with a table of what was made. DEVICE=cuda uses this machine's GPU.
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-out/demo}
@@ -64,6 +64,14 @@ step "generate"
   --top-p 0.9 --seed 1 > "$out/sample.txt"
 head -c 1500 "$out/sample.txt"
 
+step "evaluate: which of four endings is a held-out sentence's own"
+mkdir -p "$out/datasets/cloze"
+awk -v most=200 -f tools/cloze.awk "$out"/text/valid/*.txt > "$out/datasets/cloze/test.jsonl"
+"$deltatrain" eval --model "$out/hf" --tasks cloze --data "$out/datasets" --out "$out/eval" --log-samples --json \
+  > "$out/eval.json"
+share() { sed -n "s/.*\"$1,none\": *\([0-9.]*\).*/\1/p" "$out/eval.json" | head -n 1; }
+accuracy="$(share acc) with a standard error of $(share acc_stderr)"
+
 step "compare with n-gram models of the same tokens"
 vocabulary=$(sed -n 's/.*"vocab_size": *\([0-9]*\).*/\1/p' "$out/hf/config.json")
 "$build/bin/ngram_baseline" "$out/tokens/train" "$out/tokens/valid" "$vocabulary" > "$out/ngram.txt"
@@ -90,6 +98,7 @@ cat <<EOT
 | Hugging Face folder | $out/hf | $(size "$out/hf") |
 | curve of the loss | $out/loss.svg | $(size "$out/loss.svg") |
 | sample | $out/sample.txt | $(size "$out/sample.txt") |
+| scores on $(wc -l < "$out/datasets/cloze/test.jsonl") cloze questions | $out/eval | $(size "$out/eval") |
 
 | loss on held-out text, nats per token | |
 |---|---|
@@ -97,6 +106,7 @@ cat <<EOT
 | Kneser-Ney bigram on the same tokens | $bigram |
 | Kneser-Ney trigram | $trigram |
 
+Share of cloze questions answered (guessing: 0.25): $accuracy.
 $known of $total sampled words of three letters or more occur in the training text.
 $(($(date +%s) - began)) seconds in all.
 EOT
