@@ -1,5 +1,4 @@
-// The whole chain through the program itself, on text that the test makes, and what it says to bad
-// input.
+// The whole chain through the program itself, on text that the test makes, and what it says to bad input.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -8,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -123,6 +123,40 @@ TEST_F(ChainTest, ConvertVerifyGenerateAndPlot) {
   EXPECT_EQ(read(at("loss.svg")).substr(0, 4), "<svg");
 }
 
+// The block of commands under "By hand", line by line as it stands, where the reader would type it: in a folder with
+// recipes/ and texts/. Only the recipe's steps are fewer.
+TEST_F(ChainTest, TheReadmesCommandsRunAsWritten) {
+  const fs::path source = test::golden_path("x").parent_path().parent_path().parent_path();
+  const std::string readme = read(source / "README.md");
+  const size_t begin = readme.find("```\n", readme.find("## By hand")) + 4;
+  const std::string commands = readme.substr(begin, readme.find("```", begin) - begin);
+  for (const char* command :
+       {"tokenizer train", "prepare", "train", "convert", "verify", "generate", "plot"})
+    ASSERT_NE(commands.find("deltatrain " + std::string(command) + " "), std::string::npos)
+        << command;
+
+  const fs::path folder = at("readme");
+  fs::create_directories(folder);
+  fs::copy(source / "recipes", folder / "recipes", fs::copy_options::recursive);
+  fs::copy(at("text"), folder / "texts");
+  std::string smoke = read(folder / "recipes/base/smoke.yaml");
+  for (const auto& [key, value] : {std::pair{"train_iters: 150", "train_iters: 3"},
+                                   {"lr_warmup_iters: 20", "lr_warmup_iters: 1"}}) {
+    ASSERT_NE(smoke.find(key), std::string::npos);
+    smoke.replace(smoke.find(key), std::string(key).size(), value);
+  }
+  std::ofstream(folder / "recipes/base/smoke.yaml") << smoke;
+  const std::string script = "set -e\ncd " + folder.string() +
+                             "\nPATH=" + fs::path(DELTATRAIN_TEST_PROGRAM).parent_path().string() +
+                             ":$PATH\n" + commands;
+  std::ofstream(folder / "commands.sh") << script;
+  const int status = std::system(
+      ("sh " + (folder / "commands.sh").string() + " >" + (folder / "out").string() + " 2>&1 </dev/null")
+          .c_str());
+  EXPECT_EQ(status, 0) << read(folder / "out");
+  EXPECT_TRUE(fs::exists(folder / "loss.svg"));
+}
+
 TEST_F(ChainTest, VerifyFindsADamagedWeight) {
   run("convert --from " + at("run") + " --to " + at("damaged") + " --format hf --dtype f32");
   std::fstream file(at("damaged") + "/model.safetensors",
@@ -181,8 +215,7 @@ TEST_F(ChainTest, DumpOfAStepTakesTheDataThatTheStepTook) {
 
 TEST_F(ChainTest, DumpOfTheFirstStepRepeatsItsLoss) {
   run("train " + train_options() + " --set train.train_iters=1 --out " + at("first"));
-  // The rate of the first warm-up step is 0: the checkpoint still holds the weights that the step
-  // used.
+  // The rate of the first warm-up step is 0: the checkpoint still holds the weights that the step used.
   run("dump --model " + at("first") + " --recipe " + at("first/recipe.yaml") + " --step 1 --out " +
       at("d.safetensors"));
   run("dump --model " + at("first") + " --recipe " + at("first/recipe.yaml") + " --step 1 --out " +
