@@ -4,10 +4,7 @@
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)  # threads of the CPU backend, shared with oneDNN
 
-# Compiled forms keep the headers light.
-find_package(fmt REQUIRED)     # text formatting
-find_package(spdlog REQUIRED)  # log lines of the command line program
-
+find_package(fmt REQUIRED)  # text formatting, compiled once to keep its header light
 find_package(CLI11 REQUIRED)          # command line, included by src/cli only
 find_package(yaml-cpp REQUIRED)       # recipes
 find_package(nlohmann_json REQUIRED)  # config.json, tokenizer.json, state.json

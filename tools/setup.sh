@@ -9,7 +9,6 @@ packages="
   cmake
   g++
   git
-  libbenchmark-dev
   libcli11-dev
   libdnnl-dev
   libfmt-dev
@@ -17,7 +16,6 @@ packages="
   libgtest-dev
   libpcre2-dev
   libsimdjson-dev
-  libspdlog-dev
   libssl-dev
   libxxhash-dev
   libyaml-cpp-dev
