@@ -3,10 +3,11 @@
 // Equations (rows i, j of the chunk; G: cumulative log decay inside it, G_C its last row; S0: state
 // that enters; E_ij = exp(G_i - G_j) for i >= j, per channel for KDA):
 //
-//   L_ij = beta_i sum_c k_ic k_jc E_ijc (i > j)          P_ij = scale sum_c q_ic k_jc E_ijc (i >=
-//   j) K+ = k exp(G)     Ke = k exp(G_C - G)     Q+ = scale q exp(G) forward    Y = v - K+ S0 (I +
-//   L) U = beta Y     O = Q+ S0 + P U     S1 = exp(G_C) S0 + Ke^T U backward   dU = P^T dO + Ke dS1
-//   (I + L)^T dR = dU       dV = beta dR
+//   L_ij = beta_i sum_c k_ic k_jc E_ijc (i > j)      P_ij = scale sum_c q_ic k_jc E_ijc (i >= j)
+//   K+ = k exp(G)         Ke = k exp(G_C - G)        Q+ = scale q exp(G)
+//   forward    Y = v - K+ S0       (I + L) U = beta Y
+//              O = Q+ S0 + P U     S1 = exp(G_C) S0 + Ke^T U
+//   backward   dU = P^T dO + Ke dS1        (I + L)^T dR = dU        dV = beta dR
 //              dS0 = exp(G_C) dS1 + Q+^T dO - K+^T dV
 //              dP = tril(dO U^T)     dL = -stril(dR U^T)
 //              dq_i = scale exp(G_i) (S0 dO_i) + scale sum_j dP_ij E_ij k_j

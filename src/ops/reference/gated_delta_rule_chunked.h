@@ -5,10 +5,10 @@
 // never above 1):
 //
 //   L_ij = beta_i sum_k k_i k_j E_ij  (i > j)        P_ij = scale sum_k q_i k_j E_ij  (i >= j)
-//   Y    = v - (k exp(G)) S0                         N = (I + L)^-1 (beta Y)
-//   O    = scale (q exp(G)) S0 + P N                 S = exp(G_C) S0 + (k exp(G_C - G))^T N
+//   Y    = v - (k exp(G)) S0                         U = (I + L)^-1 (beta Y)
+//   O    = scale (q exp(G)) S0 + P U                 S = exp(G_C) S0 + (k exp(G_C - G))^T U
 //
-// N holds the corrected values, the d of every token. Derivation: docs/maths/gated_delta_rule.md.
+// U holds the corrected values, the d of every token. Derivation: docs/maths/gated_delta_rule.md.
 // The recurrence in gated_delta_rule.h is the definition; a test keeps both equal.
 #pragma once
 
@@ -26,7 +26,7 @@ struct DeltaChunk {
   std::vector<T> KK_CC;  // sum_k k_i k_j E_ij for i > j, without beta
   std::vector<T> P_CC;   // for i >= j
   std::vector<T> Y_CV;
-  std::vector<T> N_CV;
+  std::vector<T> U_CV;
 
   size_t at(int64_t row, int64_t column, int64_t width) const {
     return static_cast<size_t>(row * width + column);
@@ -50,7 +50,7 @@ DeltaChunk<T> make_delta_chunk(const DeltaInputs<T>& in, int64_t begin, int64_t 
   c.KK_CC.assign(static_cast<size_t>(length * length), T(0));
   c.P_CC.assign(static_cast<size_t>(length * length), T(0));
   c.Y_CV.assign(static_cast<size_t>(length * V), T(0));
-  c.N_CV.assign(static_cast<size_t>(length * V), T(0));
+  c.U_CV.assign(static_cast<size_t>(length * V), T(0));
   for (int64_t i = 0; i < length; ++i) {
     for (int64_t k = 0; k < K; ++k) {
       c.G_CK[c.at(i, k, K)] =
@@ -72,8 +72,8 @@ DeltaChunk<T> make_delta_chunk(const DeltaInputs<T>& in, int64_t begin, int64_t 
         y -= in.k_RHK(begin + i, h, k) * std::exp(c.G_CK[c.at(i, k, K)]) * state_KV[c.at(k, v, V)];
       }
       c.Y_CV[c.at(i, v, V)] = y;
-      for (int64_t j = 0; j < i; ++j) y -= c.KK_CC[c.at(i, j, length)] * c.N_CV[c.at(j, v, V)];
-      c.N_CV[c.at(i, v, V)] = in.beta_RG(begin + i, g) * y;
+      for (int64_t j = 0; j < i; ++j) y -= c.KK_CC[c.at(i, j, length)] * c.U_CV[c.at(j, v, V)];
+      c.U_CV[c.at(i, v, V)] = in.beta_RG(begin + i, g) * y;
     }
   }
   return c;
@@ -88,7 +88,7 @@ void advance_delta_state(const DeltaInputs<T>& in, const DeltaChunk<T>& c, int64
     for (int64_t v = 0; v < V; ++v) {
       T sum = std::exp(c.G_CK[c.at(last, k, K)]) * state_KV[c.at(k, v, V)];
       for (int64_t i = 0; i < c.length; ++i) {
-        sum += in.k_RHK(c.begin + i, h, k) * chunk_decay(c, last, i, k, K) * c.N_CV[c.at(i, v, V)];
+        sum += in.k_RHK(c.begin + i, h, k) * chunk_decay(c, last, i, k, K) * c.U_CV[c.at(i, v, V)];
       }
       state_KV[c.at(k, v, V)] = sum;
     }
@@ -114,7 +114,7 @@ void gated_delta_rule_chunked_forward(const DeltaInputs<T>& in, int64_t C, View<
                    state[c.at(k, v, V)];
             }
             for (int64_t j = 0; j <= i; ++j)
-              o += c.P_CC[c.at(i, j, c.length)] * c.N_CV[c.at(j, v, V)];
+              o += c.P_CC[c.at(i, j, c.length)] * c.U_CV[c.at(j, v, V)];
             o_RGV(begin + i, g, v) = o;
           }
         }
@@ -132,8 +132,8 @@ void gated_delta_rule_chunked_forward(const DeltaInputs<T>& in, int64_t C, View<
 // Gradients of one chunk. `state_KV` enters the chunk, `dstate_KV` is the gradient of the state
 // that leaves it and becomes that of `state_KV`:
 //
-//   dN = P^T dO + (k exp(G_C - G)) dS        dR = (I + L)^-T dN        dv = beta dR
-//   dP = tril(dO N^T)                        dL = -stril(dR N^T)
+//   dU = P^T dO + (k exp(G_C - G)) dS        dR = (I + L)^-T dU        dv = beta dR
+//   dP = tril(dO U^T)                        dL = -stril(dR U^T)
 //   dG = q dq + k dk(row role) - k dk(column role), without the i = j terms of P, which cancel
 template <class T>
 void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<T>& c, int64_t g,
@@ -162,8 +162,8 @@ void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<
     for (int64_t v = 0; v < V; ++v) dbeta += dR[c.at(i, v, V)] * c.Y_CV[c.at(i, v, V)];
     for (int64_t j = 0; j <= i; ++j) {
       for (int64_t v = 0; v < V; ++v) {
-        dP[c.at(i, j, C)] += do_RGV(c.begin + i, g, v) * c.N_CV[c.at(j, v, V)];
-        if (j < i) dL[c.at(i, j, C)] -= dR[c.at(i, v, V)] * c.N_CV[c.at(j, v, V)];
+        dP[c.at(i, j, C)] += do_RGV(c.begin + i, g, v) * c.U_CV[c.at(j, v, V)];
+        if (j < i) dL[c.at(i, j, C)] -= dR[c.at(i, v, V)] * c.U_CV[c.at(j, v, V)];
       }
       dbeta += dL[c.at(i, j, C)] * c.KK_CC[c.at(i, j, C)];
     }
@@ -180,7 +180,7 @@ void gated_delta_rule_chunk_backward(const DeltaInputs<T>& in, const DeltaChunk<
       for (int64_t v = 0; v < V; ++v) {
         dq += do_RGV(c.begin + i, g, v) * state_KV[c.at(k, v, V)];
         row -= out.dv_RGV(c.begin + i, g, v) * state_KV[c.at(k, v, V)];
-        state_column += c.N_CV[c.at(i, v, V)] * dstate_KV[c.at(k, v, V)];
+        state_column += c.U_CV[c.at(i, v, V)] * dstate_KV[c.at(k, v, V)];
       }
       dq *= scale * from_start;
       row *= from_start;
