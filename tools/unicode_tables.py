@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes src/text/unicode_tables.cpp and src/text/normalization_tables.cpp from pinned Unicode data.
 
-    python3 -m venv /tmp/venv && /tmp/venv/bin/pip install unicodedata2==16.0.0 regex==2026.11.19
-    /tmp/venv/bin/python tools/unicode_tables.py src/text
+    python3 -m venv VENV && VENV/bin/pip install unicodedata2==16.0.0 regex==2026.11.19
+    VENV/bin/python tools/unicode_tables.py src/text
 
 General categories are Unicode 16.0's, as in the regular expressions of the reference tokenizers; the
 White_Space property has not changed since 6.3. Alphabetic comes from `regex`, cut to what 16.0 assigns.
