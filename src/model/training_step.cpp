@@ -224,7 +224,8 @@ double TrainingStep::loss_sum() {
 
 optim::Optimizer::Result TrainingStep::update(double learning_rate, int64_t step) {
   note_part(context_, "optimizer");
-  return optimizer_->step(context_, learning_rate, step);
+  return optimizer_->step(context_, learning_rate, step,
+                          static_cast<const double*>(loss_sum_.data()));
 }
 
 double TrainingStep::evaluate(const TokenBatch& batch) {

@@ -80,6 +80,7 @@ class TrainingStep {
   void accumulate(const TokenBatch& batch, double grad_scale);
   // Sum of the losses since begin(); waits for the device.
   double loss_sum();
+  // Changes nothing where the gradient's norm or the losses since begin() are not finite.
   optim::Optimizer::Result update(double learning_rate, int64_t step);
 
   // Sum of the losses of a batch, without gradients; waits for the device.

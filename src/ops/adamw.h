@@ -4,7 +4,7 @@
 //   adamw            m = b1 m + (1 - b1) c g            v = b2 v + (1 - b2) (c g)^2
 //                    p = p - lr (m / (1 - b1^step) / (sqrt(v / (1 - b2^step)) + eps) + decay p)
 //
-// c is the clip factor min(1, clip / (norm + 1e-6)). Where the norm is not finite nothing changes.
+// c is the clip factor min(1, clip / (norm + 1e-6)). Where the norm or the step's loss is not finite nothing changes.
 // All that changes from step to step is read through `scalars`, so a step has no host branch.
 // Source: arXiv:1711.05101. Derivation: docs/maths/adamw.md.
 #pragma once
@@ -21,7 +21,9 @@ struct StepScalars {
   double learning_rate = 0;     // written by the host before the step, as all below
   double step = 1;              // 1 for the first update
   double clip_grad = 1;         // 0: no clipping
-  int64_t skipped = 0;          // counts updates left out because the norm was not finite
+  // finish_gradient_norm adds 1 where norm or loss is not finite; adamw changes nothing where this is not 0. The host
+  // sets it to 0 before the step and reads it after.
+  int64_t skipped = 0;
 };
 
 struct SumOfSquares {
@@ -29,9 +31,10 @@ struct SumOfSquares {
   StepScalars* scalars;     // out  sum_of_squares; device memory
 };
 
-// norm = sqrt(sum_of_squares); clip_factor from it; counts a skipped step where the norm is not finite.
+// norm = sqrt(sum_of_squares); clip_factor from it; `skipped` where norm or loss is not finite.
 struct FinishGradientNorm {
-  StepScalars* scalars;
+  StepScalars* scalars;              // inout  device memory
+  const double* loss_sum = nullptr;  // in     optional, device memory: the step's loss, as sum_to left it
 };
 
 struct AdamW {
@@ -50,6 +53,7 @@ struct AdamW {
 
 inline constexpr int64_t kDecayBlock = 64;  // parameters are laid out so that no block mixes groups
 
+// The norm accumulates in f64, adamw in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees.
 void sum_of_squares(const Context& context, const SumOfSquares& args);
 void finish_gradient_norm(const Context& context, const FinishGradientNorm& args);
 void adamw(const Context& context, const AdamW& args);

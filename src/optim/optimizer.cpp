@@ -75,7 +75,8 @@ void Optimizer::zero_gradients(const Context& context) {
   context.device->fill_zero(gradient.raw(), static_cast<size_t>(gradient.num_bytes()));
 }
 
-Optimizer::Result Optimizer::step(const Context& context, double learning_rate, int64_t step) {
+Optimizer::Result Optimizer::step(const Context& context, double learning_rate, int64_t step,
+                                  const double* loss_sum) {
   const Tensor& master = parameters_.master_X;
   ops::StepScalars scalars;
   scalars.learning_rate = learning_rate;
@@ -84,7 +85,7 @@ Optimizer::Result Optimizer::step(const Context& context, double learning_rate, 
   auto* device_scalars = static_cast<ops::StepScalars*>(scalars_.data());
   context.device->copy_to_device(device_scalars, &scalars, sizeof scalars);
   ops::sum_of_squares(context, {.gradient_X = parameters_.gradient_X, .scalars = device_scalars});
-  ops::finish_gradient_norm(context, {.scalars = device_scalars});
+  ops::finish_gradient_norm(context, {.scalars = device_scalars, .loss_sum = loss_sum});
   const Shape& shape = master.shape();
   ops::adamw(context,
              {.parameter_X = master,

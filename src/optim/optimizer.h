@@ -14,8 +14,7 @@ namespace deltatrain::optim {
 //   megatron        weights of two and more axes; never A_log, dt_bias, norms, biases
 //   megatron-exact  the same, and KDA's A_log, which Megatron stores with four axes
 //   hf              everything but names that contain "bias" or have a path component "norm" or
-//   "..._norm";
-//                   so A_log and the rank norms of latent attention decay
+//                   "..._norm"; so A_log and the rank norms of latent attention decay
 bool has_weight_decay(const std::string& name, const Shape& shape, DecayGroups groups,
                       ModelFamily family);
 
@@ -36,8 +35,8 @@ struct FlatParameters {
 
 class Optimizer {
  public:
-  // Zero state. Ranges of different decay groups must not share a block of ops::kDecayBlock
-  // elements.
+  // Zero state. Ranges of different decay groups must
+  // not share a block of ops::kDecayBlock elements.
   Optimizer(const Context& context, FlatParameters parameters, const OptimizerConfig& config,
             ModelFamily family);
 
@@ -45,11 +44,12 @@ class Optimizer {
 
   struct Result {
     double gradient_norm = 0;  // before clipping
-    bool skipped = false;      // the norm was not finite; nothing changed
+    bool skipped = false;      // norm or loss was not finite; nothing changed
   };
-  // One update with this learning rate; `step` is 1 for the first. Waits for the device to tell the
-  // norm.
-  Result step(const Context& context, double learning_rate, int64_t step);
+  // One update with this learning rate; `step` is 1 for the first. `loss_sum`, in device memory, may be
+  // null: else a loss that is not finite leaves the step out too. Waits for the device to tell the norm.
+  Result step(const Context& context, double learning_rate, int64_t step,
+              const double* loss_sum = nullptr);
 
   // State, laid out like the parameters; f32 (f64).
   Tensor flat_exp_avg() const;

@@ -1,13 +1,16 @@
 // Learning-rate schedules as pure functions of the number of completed steps.
 //
-//   n <= W and W > 0   lr = max n / W                                      (n = completed steps, W
-//   = warm-up) n >  D             lr = min                                            (D = decay
-//   steps, warm-up included) otherwise          r = (n - W) / (D - W)
-//                      cosine: min + (max - min) (1 + cos(pi r)) / 2       linear: max - (max -
-//                      min) r constant: max
+//   n  completed steps        W  warm-up steps        D  decay steps, warm-up included
 //
-// Step i (1-based) uses n = i - 1, as in Megatron-LM: the first step has learning rate 0 when W >
-// 0. A skipped step does not count as completed.
+//   n <= W and W > 0   lr = max n / W
+//   n > D              lr = min
+//   otherwise          r = (n - W) / (D - W)
+//                      cosine     lr = min + (max - min) (1 + cos(pi r)) / 2
+//                      linear     lr = max - (max - min) r
+//                      constant   lr = max
+//
+// Step i (1-based) uses n = i - 1, as in Megatron-LM: the first step has learning rate 0 when W > 0.
+// A skipped step does not count as completed.
 #pragma once
 
 #include <cstdint>

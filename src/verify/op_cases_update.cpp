@@ -1,7 +1,9 @@
 // Cases of the optimizer's pass and of the element-wise ops.
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <limits>
+#include <optional>
 
 #include "base/check.h"
 #include "ops/adamw.h"
@@ -12,8 +14,8 @@ namespace deltatrain::verify {
 
 namespace {
 
-// StepScalars as an argument of f64 numbers; `skipped`, an integer, is the last of them bit for
-// bit.
+// StepScalars as an argument of f64 numbers;
+// `skipped`, an integer, is the last of them bit for bit.
 static_assert(sizeof(ops::StepScalars) == 7 * sizeof(double));
 
 std::vector<double> as_numbers(const ops::StepScalars& scalars) {
@@ -43,7 +45,8 @@ void sum_of_squares_case(const CaseRun& run, int64_t X) {
   });
 }
 
-void finish_case(const CaseRun& run, double sum_of_squares, double clip_grad) {
+void finish_case(const CaseRun& run, double sum_of_squares, double clip_grad,
+                 std::optional<double> loss) {
   OpTrial trial = run.trial("finish_gradient_norm");
   ops::StepScalars start;
   start.sum_of_squares = sum_of_squares;
@@ -56,8 +59,13 @@ void finish_case(const CaseRun& run, double sum_of_squares, double clip_grad) {
                                                  Quantity::kExact, as_numbers(start))
                                 : trial.argument("scalars", Role::kInOut, DType::kU8,
                                                  {sizeof start}, Quantity::kExact, as_bytes(start));
+  const Argument* loss_sum = nullptr;
+  if (loss)
+    loss_sum = &trial.argument("loss_sum", Role::kIn, DType::kF64, {1}, Quantity::kExact, {*loss});
   trial.run([&](const Context& context, const Pick& pick) {
-    ops::finish_gradient_norm(context, {scalars_at(pick(scalars))});
+    ops::FinishGradientNorm args{.scalars = scalars_at(pick(scalars))};
+    if (loss_sum != nullptr) args.loss_sum = pick(*loss_sum).data<double>();
+    ops::finish_gradient_norm(context, args);
   });
 }
 
@@ -67,6 +75,7 @@ struct AdamWOptions {
   double weight_decay = 0.1;
   bool compute_copy = false;
   bool finite = true;
+  int64_t skipped = 0;  // as finish_gradient_norm leaves it
 };
 
 void adamw_case(const CaseRun& run, int64_t X, const AdamWOptions& options) {
@@ -76,6 +85,7 @@ void adamw_case(const CaseRun& run, int64_t X, const AdamWOptions& options) {
   step.clip_factor = options.clip_factor;
   step.learning_rate = 3e-3;
   step.step = options.step;
+  step.skipped = options.skipped;
   Argument& parameter = trial.statistic("parameter_X", {X});
   trial.changed(parameter, Quantity::kUpdate);
   const Argument& gradient = trial.statistic("gradient_X", {X}, normal(0.1));
@@ -117,16 +127,22 @@ void add_adamw(std::vector<OpCase>& cases) {
                      [X](const CaseRun& run) { sum_of_squares_case(run, X); }});
   }
   const double infinity = std::numeric_limits<double>::infinity();
-  for (const auto& [name, sum, clip] :
-       std::initializer_list<std::tuple<const char*, double, double>>{
-           {"clip a large norm", 17, 1},
-           {"clip a small norm", 0.01, 1},
-           {"no clipping", 17, 0},
-           {"zero gradient", 0, 1},
-           {"infinite gradient", infinity, 1},
-           {"NaN gradient", std::numeric_limits<double>::quiet_NaN(), 0}}) {
-    cases.push_back({"adamw", name, CaseSet::kSmall, [sum = sum, clip = clip](const CaseRun& run) {
-                       finish_case(run, sum, clip);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  struct Finish {
+    const char* name;
+    double sum, clip;
+    std::optional<double> loss;
+  };
+  for (const Finish& finish : std::initializer_list<Finish>{{"clip a large norm", 17, 1, 2.5},
+                                                            {"clip a small norm", 0.01, 1, {}},
+                                                            {"no clipping", 17, 0, -0.0},
+                                                            {"zero gradient", 0, 1, {}},
+                                                            {"infinite gradient", infinity, 1, {}},
+                                                            {"NaN gradient", nan, 0, 2.5},
+                                                            {"infinite loss", 17, 1, infinity},
+                                                            {"NaN loss", 17, 1, nan}}) {
+    cases.push_back({"adamw", finish.name, CaseSet::kSmall, [finish](const CaseRun& run) {
+                       finish_case(run, finish.sum, finish.clip, finish.loss);
                      }});
   }
   const auto add = [&cases](CaseSet set, int64_t X, const char* what, const AdamWOptions& options) {
@@ -137,12 +153,12 @@ void add_adamw(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 1000, ", later step, clipped", {1000, 0.03, 0.1, false, true});
   add(CaseSet::kSmall, 1000, ", bf16 copy", {10, 1, 0.1, true, true});
   add(CaseSet::kSmall, 1000, ", not finite", {10, 1, 0.1, false, false});
+  add(CaseSet::kSmall, 1000, ", left out", {10, 1, 0.1, true, true, 1});
   add(CaseSet::kSmall, 1, ", no decay", {2, 1, 0, false, true});
   add(CaseSet::kFull, 100003, ", bf16 copy", {5000, 0.5, 0.1, true, true});
 }
 
 // --- elementwise
-// ----------------------------------------------------------------------------------------------------
 
 void add_case(const CaseRun& run, int64_t R, int64_t D, Placement placement, bool in_place) {
   OpTrial trial = run.trial("add");

@@ -34,12 +34,13 @@ void finish_gradient_norm(const Context&, const ops::FinishGradientNorm& args) {
   scalars.clip_factor = scalars.clip_grad > 0
                             ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6))
                             : 1.0;
-  if (!std::isfinite(scalars.gradient_norm)) ++scalars.skipped;
+  const bool finite_loss = args.loss_sum == nullptr || std::isfinite(*args.loss_sum);
+  if (!std::isfinite(scalars.gradient_norm) || !finite_loss) ++scalars.skipped;
 }
 
 void adamw(const Context&, const ops::AdamW& args) {
   const ops::StepScalars& scalars = *args.scalars;
-  if (!std::isfinite(scalars.gradient_norm)) return;
+  if (!std::isfinite(scalars.gradient_norm) || scalars.skipped != 0) return;
   const int64_t X = args.parameter_X.num_elements();
   float* parameter = args.parameter_X.data<float>();
   BFloat16* compute = args.compute_X.defined() ? args.compute_X.data<BFloat16>() : nullptr;

@@ -52,14 +52,14 @@ __global__ void __launch_bounds__(kFinishThreads)
   if (threadIdx.x == 0) scalars->sum_of_squares = sum;
 }
 
-// Grid: one thread.
-__global__ void gradient_norm_finish_kernel(StepScalars* scalars) {
+// Grid: one thread. loss_sum may be null.
+__global__ void gradient_norm_finish_kernel(StepScalars* scalars, const double* loss_sum) {
   const double norm = sqrt(scalars->sum_of_squares);
   scalars->gradient_norm = norm;
   double factor = 1;
   if (scalars->clip_grad > 0) factor = fmin(1.0, scalars->clip_grad / (norm + 1e-6));
   scalars->clip_factor = factor;
-  if (!isfinite(norm)) scalars->skipped += 1;
+  if (!isfinite(norm) || (loss_sum != nullptr && !isfinite(*loss_sum))) scalars->skipped += 1;
 }
 
 struct AdamWNumbers {
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kBlock, 4)
   __shared__ AdamWStep s_step;
   __shared__ bool s_finite;
   if (threadIdx.x == 0) {
-    s_finite = isfinite(scalars->gradient_norm);
+    s_finite = isfinite(scalars->gradient_norm) && scalars->skipped == 0;
     s_step.clip_factor = static_cast<float>(scalars->clip_factor);
     s_step.beta1 = static_cast<float>(numbers.beta1);
     s_step.beta2 = static_cast<float>(numbers.beta2);
@@ -175,7 +175,7 @@ void sum_of_squares(const Context& context, const ops::SumOfSquares& args) {
 
 void finish_gradient_norm(const Context& context, const ops::FinishGradientNorm& args) {
   launch(cuda_device(context), "gradient_norm_finish_kernel", gradient_norm_finish_kernel, 1, 1, 0,
-         args.scalars);
+         args.scalars, args.loss_sum);
 }
 
 void adamw(const Context& context, const ops::AdamW& args) {

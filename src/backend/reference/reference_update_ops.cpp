@@ -22,7 +22,7 @@ void sum_of_squares(const Context&, const ops::SumOfSquares& a) {
 }
 
 void finish_gradient_norm(const Context&, const ops::FinishGradientNorm& a) {
-  loops::finish_gradient_norm(*a.scalars);
+  loops::finish_gradient_norm(*a.scalars, a.loss_sum);
 }
 
 double element(const Tensor& tensor, int64_t i) {

@@ -17,12 +17,14 @@ double sum_of_squares(View<const T> gradient_X) {
   return sum;
 }
 
-inline void finish_gradient_norm(StepScalars& scalars) {
+// `loss_sum` may be null.
+inline void finish_gradient_norm(StepScalars& scalars, const double* loss_sum) {
   scalars.gradient_norm = std::sqrt(scalars.sum_of_squares);
   scalars.clip_factor = scalars.clip_grad > 0
                             ? std::min(1.0, scalars.clip_grad / (scalars.gradient_norm + 1e-6))
                             : 1.0;
-  if (!std::isfinite(scalars.gradient_norm)) ++scalars.skipped;
+  const bool finite_loss = loss_sum == nullptr || std::isfinite(*loss_sum);
+  if (!std::isfinite(scalars.gradient_norm) || !finite_loss) ++scalars.skipped;
 }
 
 // compute_X, the copy in another dtype, is the caller's.
@@ -30,7 +32,7 @@ template <class T>
 void adamw(View<T> parameter_X, View<const T> gradient_X, View<T> m_X, View<T> v_X,
            View<const uint8_t> decays_X, const StepScalars& scalars, double beta1, double beta2,
            double eps, double weight_decay) {
-  if (!std::isfinite(scalars.gradient_norm)) return;
+  if (!std::isfinite(scalars.gradient_norm) || scalars.skipped != 0) return;
   const double correction1 = 1 - std::pow(beta1, scalars.step);
   const double correction2 = 1 - std::pow(beta2, scalars.step);
   for (int64_t i = 0; i < parameter_X.size(0); ++i) {
