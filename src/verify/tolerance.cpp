@@ -59,7 +59,7 @@ double tolerance(DType activation_dtype, Quantity quantity) {
     case DType::kBF16:
       return bf16_tolerance(quantity);
     case DType::kF64:
-      return quantity == Quantity::kExact ? 0 : 1e-12;
+      return quantity == Quantity::kExact ? 0 : kTwoFormsF64;
     default:
       return f32_tolerance(quantity);
   }

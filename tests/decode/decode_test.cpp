@@ -13,6 +13,7 @@
 #include "decode/generate.h"
 #include "decode/sampler.h"
 #include "model/initialization.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::decode {
 namespace {
@@ -93,7 +94,7 @@ TEST_P(DecoderTest, AnySplitOfAPromptGivesTheSameLogits) {
                                         ids.begin() + std::min(length, begin + piece));
         pieces = decoder.feed(std::vector<std::vector<int32_t>>{part});
       }
-      EXPECT_LE(relative_difference(pieces, whole), 1e-5)
+      EXPECT_LE(relative_difference(pieces, whole), verify::kPiecesF32)
           << "length " << length << " in pieces of " << piece;
       EXPECT_EQ(decoder.state().length(0), length);
     }
@@ -117,7 +118,7 @@ TEST_P(DecoderTest, SlotsAreIndependent) {
     const std::vector<float> alone = one.feed(std::vector<std::vector<int32_t>>{rows[s]});
     const std::vector<float> part(together.begin() + static_cast<std::ptrdiff_t>(s * 97),
                                   together.begin() + static_cast<std::ptrdiff_t>((s + 1) * 97));
-    EXPECT_LE(relative_difference(part, alone), 1e-5) << s;
+    EXPECT_LE(relative_difference(part, alone), verify::kPiecesF32) << s;
   }
 }
 

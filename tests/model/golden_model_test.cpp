@@ -18,6 +18,7 @@
 #include "ops/cross_entropy.h"
 #include "small_model.h"
 #include "support/test_files.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain {
 namespace {
@@ -25,16 +26,12 @@ namespace {
 using test::as_doubles;
 using test::relative_error;
 
-struct Bounds {
-  double logits, loss, gradient;
-};
-
 class GoldenModelTest : public testing::TestWithParam<std::tuple<std::string, DeviceKind>> {};
 
 TEST_P(GoldenModelTest, OutputsLossAndEveryGradient) {
   const auto& [name, kind] = GetParam();
-  const Bounds bounds =
-      kind == DeviceKind::kReference ? Bounds{2e-7, 2e-7, 2e-7} : Bounds{1e-5, 1e-6, 1e-4};
+  const verify::ModelBounds bounds =
+      kind == DeviceKind::kReference ? verify::kModelF64 : verify::kModelF32;
 
   const auto folder = test::golden_path(name);
   const ModelConfig config =
@@ -77,8 +74,8 @@ TEST_P(GoldenModelTest, OutputsLossAndEveryGradient) {
   EXPECT_EQ(compared, infos.size());
 }
 
-// What a model says before a position must not change by a bit when anything at or after it
-// changes.
+// What a model says before a position must not change
+// by a bit when anything at or after it changes.
 TEST_P(GoldenModelTest, LaterTokensChangeNothingBefore) {
   const auto& [name, kind] = GetParam();
   const auto folder = test::golden_path(name);
@@ -128,8 +125,8 @@ class VariantTest : public testing::TestWithParam<std::tuple<std::string, Device
 // Settings that the published sizes leave alone: tests/golden/make_variants.py evaluates each.
 TEST_P(VariantTest, LogitsLossAndEveryGradient) {
   const auto& [name, kind] = GetParam();
-  const Bounds bounds =
-      kind == DeviceKind::kReference ? Bounds{2e-7, 2e-7, 2e-7} : Bounds{1e-5, 1e-6, 1e-4};
+  const verify::ModelBounds bounds =
+      kind == DeviceKind::kReference ? verify::kModelF64 : verify::kModelF32;
   const formats::SafetensorsFile golden(test::golden_path("variants") / (name + ".safetensors"));
   const ModelConfig config = model_config_from_hf(golden.metadata().at("config"), name);
   const auto batch = test::SmallBatch::next_tokens(golden.at("input_ids"));

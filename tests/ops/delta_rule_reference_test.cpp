@@ -1,11 +1,12 @@
-// The reference of the delta rule: its backward against the complex step, and its two forms against
-// each other.
+// The reference of the delta rule: its backward against
+// the complex step, and its two forms against each other.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "ops/reference/gated_delta_rule_chunked.h"
 #include "support/arrays.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::test {
 
@@ -103,12 +104,12 @@ void expect_complex_step(const Problem& p) {
       },
       {p.q, p.k, p.v, p.g, p.beta, p.state}, {p.do_, p.d_final});
   const Result got = by_recurrence(p);
-  EXPECT_LE(relative_error(got.dq, want[0]), 1e-13) << "dq_RHK";
-  EXPECT_LE(relative_error(got.dk, want[1]), 1e-13) << "dk_RHK";
-  EXPECT_LE(relative_error(got.dv, want[2]), 1e-13) << "dv_RGV";
-  EXPECT_LE(relative_error(got.dg, want[3]), 1e-13) << "dg_RGK";
-  EXPECT_LE(relative_error(got.dbeta, want[4]), 1e-13) << "dbeta_RG";
-  EXPECT_LE(relative_error(got.d_initial, want[5]), 1e-13) << "d_initial_state_SGKV";
+  EXPECT_LE(relative_error(got.dq, want[0]), verify::kComplexStep) << "dq_RHK";
+  EXPECT_LE(relative_error(got.dk, want[1]), verify::kComplexStep) << "dk_RHK";
+  EXPECT_LE(relative_error(got.dv, want[2]), verify::kComplexStep) << "dv_RGV";
+  EXPECT_LE(relative_error(got.dg, want[3]), verify::kComplexStep) << "dg_RGK";
+  EXPECT_LE(relative_error(got.dbeta, want[4]), verify::kComplexStep) << "dbeta_RG";
+  EXPECT_LE(relative_error(got.d_initial, want[5]), verify::kComplexStep) << "d_initial_state_SGKV";
 }
 
 TEST(GatedDeltaRuleReferenceTest, BackwardMatchesComplexStep) {
@@ -135,24 +136,24 @@ TEST(GatedDeltaRuleReferenceTest, ChunksEqualRecurrence) {
   for (const int64_t chunk : {1, 4, 16, 64}) {
     SCOPED_TRACE("chunks of " + std::to_string(chunk));
     const Problem gdn({0, 1, 18, 83}, 1, 2, 8, 6, 1, 0.3), kda({0, 1, 18, 83}, 2, 2, 6, 8, 6, 0.3);
-    expect_equal(by_chunks(gdn, chunk), by_recurrence(gdn), 1e-12);
-    expect_equal(by_chunks(kda, chunk), by_recurrence(kda), 1e-12);
+    expect_equal(by_chunks(gdn, chunk), by_recurrence(gdn), verify::kTwoFormsF64);
+    expect_equal(by_chunks(kda, chunk), by_recurrence(kda), verify::kTwoFormsF64);
   }
 }
 
 TEST(GatedDeltaRuleReferenceTest, ChunksEqualRecurrenceAtExtremes) {
   for (const int64_t decays : {1, 8}) {
     Problem open({0, 70}, 1, 2, 8, 6, decays, 0), closed({0, 70}, 1, 2, 8, 6, decays, 40);
-    expect_equal(by_chunks(open, 64), by_recurrence(open), 1e-12);
-    expect_equal(by_chunks(closed, 64), by_recurrence(closed), 1e-12);
+    expect_equal(by_chunks(open, 64), by_recurrence(open), verify::kTwoFormsF64);
+    expect_equal(by_chunks(closed, 64), by_recurrence(closed), verify::kTwoFormsF64);
     Problem spike({0, 70}, 1, 2, 8, 6, decays, 0.01);  // one token forgets everything
     for (int64_t i = 0; i < 2 * decays; ++i)
       spike.g.values[static_cast<size_t>(33 * 2 * decays + i)] = -320;
-    expect_equal(by_chunks(spike, 64), by_recurrence(spike), 1e-12);
+    expect_equal(by_chunks(spike, 64), by_recurrence(spike), verify::kTwoFormsF64);
     Problem same_key({0, 70}, 1, 2, 8, 6, decays, 0);  // the worst triangular system
     for (size_t i = 0; i < same_key.k.values.size(); ++i) same_key.k.values[i] = i % 8 == 0 ? 1 : 0;
     for (double& x : same_key.beta.values) x = 1;
-    expect_equal(by_chunks(same_key, 64), by_recurrence(same_key), 1e-12);
+    expect_equal(by_chunks(same_key, 64), by_recurrence(same_key), verify::kTwoFormsF64);
   }
 }
 

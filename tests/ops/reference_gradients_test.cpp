@@ -16,6 +16,7 @@
 #include "ops/reference/short_conv.h"
 #include "ops/reference/swiglu.h"
 #include "support/arrays.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::test {
 
@@ -24,7 +25,7 @@ namespace {
 namespace loops = ops::reference;
 using Arrays = std::vector<ArrayOf<Complex>>;
 
-constexpr double kExact = 1e-13;
+constexpr double kExact = verify::kComplexStep;
 
 View<const Complex> in(const ArrayOf<Complex>& array) { return array.view(); }
 View<const double> in(const Array& array) { return array.view(); }

@@ -23,6 +23,7 @@
 #include "formats/safetensors.h"
 #include "support/test_files.h"
 #include "text/tokenizer.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::train {
 namespace {
@@ -272,9 +273,9 @@ TEST_F(TrainTest, ResumingEqualsNotStoppingBitForBit) {
   EXPECT_EQ(metric("parts", "step", "grad_norm"), metric("whole", "step", "grad_norm"));
 }
 
-// The reference backend (plain loops in double precision) trains the same ten steps; the CPU
-// backend has to follow it, and both the losses that are written down here, so that a change of
-// either shows.
+// The reference backend (plain loops in double precision)
+// trains the same ten steps; the CPU backend has to follow it, and both
+// the losses that are written down here, so that a change of either shows.
 TEST_F(TrainTest, TenPinnedLossesOfCpuAndReference) {
   run("cpu", {});
   run("reference", {}, false, {}, DeviceKind::kReference);
@@ -286,9 +287,9 @@ TEST_F(TrainTest, TenPinnedLossesOfCpuAndReference) {
                                       3.2773804, 3.1628496, 3.0671928, 3.0119889, 2.9799369};
   ASSERT_EQ(losses.size(), pinned.size());
   for (size_t i = 0; i < losses.size(); ++i) {
-    EXPECT_NEAR(reference_losses[i], pinned[i], 1e-6) << "step " << i + 1;
-    EXPECT_NEAR(losses[i], reference_losses[i], 1e-5 * reference_losses[i]) << "step " << i + 1;
-    EXPECT_NEAR(norms[i], reference_norms[i], 1e-4 * reference_norms[i]) << "step " << i + 1;
+    EXPECT_NEAR(reference_losses[i], pinned[i], verify::kPinnedLoss) << "step " << i + 1;
+    EXPECT_NEAR(losses[i], reference_losses[i], verify::kTrainedLossF32 * reference_losses[i]) << "step " << i + 1;
+    EXPECT_NEAR(norms[i], reference_norms[i], verify::kTrainedNormF32 * reference_norms[i]) << "step " << i + 1;
   }
 }
 
@@ -304,8 +305,8 @@ TEST_F(TrainTest, SplittingTheGlobalBatchChangesNothing) {
   }
   for (size_t i = 0; i < losses[0].size(); ++i) {
     for (size_t j = 1; j < losses.size(); ++j) {
-      EXPECT_NEAR(losses[j][i], losses[0][i], 1e-6 * losses[0][i]) << i;
-      EXPECT_NEAR(norms[j][i], norms[0][i], 1e-6 * norms[0][i]) << i;
+      EXPECT_NEAR(losses[j][i], losses[0][i], verify::kMicroBatchesF32 * losses[0][i]) << i;
+      EXPECT_NEAR(norms[j][i], norms[0][i], verify::kMicroBatchesF32 * norms[0][i]) << i;
     }
   }
 }

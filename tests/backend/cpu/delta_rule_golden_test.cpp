@@ -11,6 +11,7 @@
 #include "ops/l2_norm.h"
 #include "support/arrays.h"
 #include "support/test_files.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::test {
 
@@ -37,10 +38,12 @@ class Tensors {
     return tensor;
   }
   Tensor poisoned(const Shape& shape) const { return filled(shape, std::nanf("")); }
-  void expect_near(const Tensor& got, const std::string& name) const {
-    if (!has(name)) return;
-    EXPECT_LE(relative_error(array(got), array(read(name, got.shape()))), 1e-5) << name;
+  void expect_near(const Tensor& got, const std::string& name) {
+    ASSERT_TRUE(has(name)) << name;
+    ++num_compared_;
+    EXPECT_LE(relative_error(array(got), array(read(name, got.shape()))), verify::kMixerF32) << name;
   }
+  int num_compared() const { return num_compared_; }
 
  private:
   static Array array(const Tensor& tensor) {
@@ -50,13 +53,17 @@ class Tensors {
   }
   formats::SafetensorsFile file_;
   Arena* arena_;
+  int num_compared_ = 0;
 };
+
+// Files cut to their first sequence have no gradients of the gate's parameters: those are sums over all sequences.
+bool is_cut(const std::string& name) { return name == "gdn_64x64" || name == "kda_32x64"; }
 
 TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
   const std::unique_ptr<backend::Backend> cpu = backend::make_backend(DeviceKind::kCpu);
   Arena arena(host_memory(), size_t{128} << 20);
   const Context context = cpu->context(arena, DType::kF32);
-  const Tensors t(GetParam(), arena);
+  Tensors t(GetParam(), arena);
   const int64_t B = t.shape("q")[0], T = t.shape("q")[1], H = t.shape("q")[2], K = t.shape("q")[3];
   const int64_t G = t.shape("v")[2], V = t.shape("v")[3], R = B * T;
   const int64_t decays = t.shape("a").rank() == 4 ? K : 1;
@@ -130,7 +137,6 @@ TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
   gate.ddt_bias_GK = t.filled({G, decays}, 0);
   ops::delta_gate_backward(context, gate);
 
-  EXPECT_TRUE(t.has("o") && t.has("final_state") && t.has("grad.a"));
   t.expect_near(forward.o_RGV, "o");
   t.expect_near(forward.final_state_SGKV, "final_state");
   t.expect_near(draw_q, "grad.q");
@@ -138,9 +144,11 @@ TEST_P(DeltaRuleCpuGoldenTest, Agrees) {
   t.expect_near(backward.dv_RGV, "grad.v");
   t.expect_near(gate.da_RGK, "grad.a");
   t.expect_near(gate.db_RG, "grad.b");
-  t.expect_near(gate.dA_log_G, "grad.A_log");
-  t.expect_near(gate.ddt_bias_GK, "grad.dt_bias");
+  const bool cut = is_cut(GetParam());
+  if (!cut) t.expect_near(gate.dA_log_G, "grad.A_log");
+  if (!cut) t.expect_near(gate.ddt_bias_GK, "grad.dt_bias");
   if (t.has("initial_state")) t.expect_near(backward.d_initial_state_SGKV, "grad.initial_state");
+  EXPECT_EQ(t.num_compared(), 7 + (cut ? 0 : 2) + (t.has("initial_state") ? 1 : 0));
 }
 
 INSTANTIATE_TEST_SUITE_P(Files, DeltaRuleCpuGoldenTest,

@@ -5,12 +5,13 @@
 #include <cmath>
 
 #include "backend/cpu/delta_rule_run.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::test {
 
 namespace {
 
-constexpr double kBound = 1e-5;
+constexpr double kBound = verify::kMixerF32;
 constexpr int64_t kLengths[] = {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 513};
 
 class DeltaRuleCpuTest : public testing::TestWithParam<bool> {

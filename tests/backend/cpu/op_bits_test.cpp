@@ -11,6 +11,7 @@
 #include "backend/registry.h"
 #include "base/random.h"
 #include "ops/op_table.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain::test {
 
@@ -276,7 +277,7 @@ TEST_F(CpuOpBitsTest, AttentionInPartsEqualsTheWhole) {
       step.cache_lengths_S = length;
       ops::causal_attention_forward(context(), step);
     }
-    EXPECT_LE(relative_error(o, whole.o_RHV), 1e-6) << "parts of " << part;
+    EXPECT_LE(relative_error(o, whole.o_RHV), verify::kAttentionPiecesF32) << "parts of " << part;
   }
 }
 

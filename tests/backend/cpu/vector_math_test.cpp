@@ -1,5 +1,5 @@
-// The f32 functions against double over their whole range, in units of the last place of the f32
-// result.
+// The f32 functions against double over their whole range,
+// in units of the last place of the f32 result.
 #include "backend/cpu/vector_math.h"
 
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@ namespace {
 
 namespace cpu = backend::cpu;
 
-// |got - want| in units of the last place of want; the unit is never below that of the smallest
-// normal.
+// |got - want| in units of the last place of want;
+// the unit is never below that of the smallest normal.
 double error_in_ulp(float got, double want) {
   if (std::isinf(static_cast<float>(want))) return got == static_cast<float>(want) ? 0 : 1e30;
   const double magnitude =
