@@ -17,6 +17,7 @@
 #include "backend/registry.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/size_text.h"
 #include "cli/commands.h"
 #include "config/primus_import.h"
 #include "config/recipe_reader.h"
@@ -89,8 +90,8 @@ Json to_json(const std::string& yaml) {
   return value.is_discarded() ? Json(node.text) : value;
 }
 
-// Every norm of the model with its epsilon: one that is quietly different spoils a run without a
-// sign.
+// Every norm of the model with its epsilon:
+// one that is quietly different spoils a run without a sign.
 Rows norm_epsilons(const ModelConfig& model) {
   const std::string eps = fmt::format("{}", model.norm_eps);
   const bool has_delta_blocks =
@@ -176,8 +177,8 @@ PlanDevice parse_device(const std::string& text) {
   return {text, DeviceKind::kCuda, static_cast<int64_t>(count * static_cast<double>(kGiB))};
 }
 
-// What a step of the recipe takes on a device: the real step, run on a backend that only records
-// sizes.
+// What a step of the recipe takes on a device:
+// the real step, run on a backend that only records sizes.
 class MemoryPlanner {
  public:
   MemoryPlanner(const Recipe& recipe, const PlanDevice& device)
@@ -217,12 +218,6 @@ class MemoryPlanner {
   std::unique_ptr<backend::Backend> backend_;
   Context context_;
 };
-
-std::string size_text(int64_t bytes) {
-  const auto size = static_cast<double>(bytes);
-  return bytes < kGiB ? fmt::format("{:.2f} MiB", size / (1 << 20))
-                      : fmt::format("{:.2f} GiB", size / kGiB);
-}
 
 Rows memory_rows(const MemoryPlanner& planner, const MemoryPlan& memory, const PlanDevice& device) {
   const int64_t total = memory.total(device.kind != DeviceKind::kCuda);

@@ -1,9 +1,12 @@
 // The folder of a run: what is written there, and who may write.
 //
 //   recipe.yaml     the resolved recipe; alone repeats the run
-//   metrics.jsonl   one JSON object a line, each with a "kind": run, resume, step, validation,
-//   checkpoint, end log.txt         Megatron's familiar line checkpoints/ checkpoint/checkpoint.h
+//   metrics.jsonl   one JSON object a line, each with a "kind": docs/formats/run_folder.md
+//   log.txt         Megatron's familiar line
+//   checkpoints/    checkpoint/checkpoint.h
 //   ranks/N.json    each rank's verdict at its end
+//   profile/        of `train --profile`
+// gemm_algorithms.json, the product algorithms of a CUDA run, is the backend's.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +20,9 @@ class RunFolder {
  public:
   enum class Mode : uint8_t { kNew, kResume };
 
-  // kNew: the folder is made, and must be empty if it is there. kResume: it must hold a run. Takes
-  // a lock that ends with the process, so that no second process writes here. Throws ConfigError,
-  // FileError.
+  // kNew: the folder is made, and must be empty if it is there.
+  // kResume: it must hold a run. Takes a lock that ends with the process,
+  // so that no second process writes here. Throws ConfigError, FileError.
   RunFolder(const std::filesystem::path& path, Mode mode);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -28,8 +31,8 @@ class RunFolder {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
 
-  // Appends a line and hands it to the operating system. FileError (exit code 5) when the disk is
-  // full.
+  // Appends a line and hands it to the operating system.
+  // FileError (exit code 5) when the disk is full.
   void add_metrics(const std::string& json_line);
   void add_log(const std::string& line);
   void write_recipe(const std::string& yaml);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "base/size_text.h"
 #include "train/log_line.h"
 
 namespace deltatrain::train {
@@ -23,13 +24,6 @@ double unix_seconds() {
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(); }
 
 }  // namespace
-
-std::string size_text(int64_t bytes) {
-  constexpr int64_t kMiB = int64_t{1} << 20, kGiB = int64_t{1} << 30;
-  const auto size = static_cast<double>(bytes);
-  return bytes < kGiB ? fmt::format("{:.1f} MiB", size / kMiB)
-                      : fmt::format("{:.2f} GiB", size / kGiB);
-}
 
 RunLog::RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter)
     : folder_(folder),
@@ -53,6 +47,7 @@ void RunLog::begin(const ResolvedRecipe& resolved, const std::string& command,
                            {"time", unix_seconds()},
                            {"command", command},
                            {"version", DELTATRAIN_VERSION},
+                           {"commit", DELTATRAIN_COMMIT},
                            {"device", device},
                            {"recipe_digest", resolved.digest()},
                            {"parameters", num_parameters},

@@ -54,6 +54,4 @@ class RunLog {
   Interval interval_;
 };
 
-std::string size_text(int64_t bytes);  // "1.25 GiB", "3.5 MiB"
-
 }  // namespace deltatrain::train

@@ -15,8 +15,8 @@ namespace deltatrain::train {
 
 namespace {
 
-// The three flat blocks of a training state end to end in one host buffer: weights, exp_avg,
-// exp_avg_sq.
+// The three flat blocks of a training state end to end
+// in one host buffer: weights, exp_avg, exp_avg_sq.
 struct HostState {
   std::vector<checkpoint::NamedTensor> model, optimizer;
 };

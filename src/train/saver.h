@@ -1,5 +1,5 @@
-// Checkpoints of a run, written while training goes on: a snapshot in host memory, then a thread
-// writes it.
+// Checkpoints of a run, written while training goes on:
+// a snapshot in host memory, then a thread writes it.
 #pragma once
 
 #include <cstdint>

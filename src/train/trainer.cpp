@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/size_text.h"
 #include "checkpoint/checkpoint.h"
 #include "config/hf_config.h"
 #include "convert/megatron_layout.h"

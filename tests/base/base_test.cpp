@@ -13,10 +13,18 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "base/random.h"
+#include "base/size_text.h"
 #include "support/test_files.h"
 
 namespace deltatrain {
 namespace {
+
+TEST(SizeTextTest, CountsInPowersOf1024) {
+  EXPECT_EQ(size_text(0), "0.00 MiB");
+  EXPECT_EQ(size_text(3 * 1024 * 1024 + 512 * 1024), "3.50 MiB");
+  EXPECT_EQ(size_text((int64_t{1} << 30) - 1), "1024.00 MiB");
+  EXPECT_EQ(size_text(int64_t{5} << 28), "1.25 GiB");
+}
 
 TEST(ErrorTest, TextNamesWhereWhatExpectedAndGot) {
   EXPECT_EQ(error_text("a.yaml:14", "optimizer.lr", "a number > 0", "\"-3e-4\""),
