@@ -227,8 +227,10 @@ void train(const TrainOptions& options, Reporter& reporter) {
   for (const std::string& token : options.special) trainer_options.special_tokens.push_back(token);
   auto sorted = trainer_options.special_tokens;
   std::sort(sorted.begin(), sorted.end());
-  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end() || sorted.front().empty()) {
-    throw ConfigError("--bos, --eos, --special: expected tokens that differ and are not empty");
+  const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
+  if (twice != sorted.end() || sorted.front().empty()) {
+    throw ConfigError(error_text("--bos, --eos, --special", "", "tokens that differ and are not empty",
+                                 sorted.front().empty() ? "an empty one" : "\"" + *twice + "\" twice"));
   }
   require_unused(options.out);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -16,7 +17,8 @@ int32_t sample(std::span<const float> logits, const Sampling& sampling, int64_t 
   }
   const auto best = std::max_element(logits.begin(), logits.end());
   if (best == logits.end() || !std::isfinite(*best)) {
-    throw NumericError("sampling: logits: expected a finite largest value");
+    throw NumericError(error_text("sampling", "logits", "a finite largest value",
+                                  best == logits.end() ? "none" : std::to_string(*best)));
   }
   if (sampling.temperature <= 0) return static_cast<int32_t>(best - logits.begin());
 

@@ -1,5 +1,7 @@
 #include "report/metrics_file.h"
 
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -22,7 +24,10 @@ RunMetrics read_run_metrics(const std::filesystem::path& path) {
   const bool is_folder = std::filesystem::is_directory(path);
   const std::filesystem::path file_path = is_folder ? path / "metrics.jsonl" : path;
   std::ifstream file(file_path);
-  if (!file) throw FileError(file_path.string() + ": cannot be opened", ExitCode::kBadInput);
+  if (!file) {
+    throw FileError(file_path.string() + ": cannot be opened: " + std::strerror(errno),
+                    ExitCode::kBadInput);
+  }
   RunMetrics metrics;
   std::filesystem::path folder = std::filesystem::absolute(file_path).parent_path();
   metrics.name = folder.filename().string();

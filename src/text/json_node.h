@@ -2,6 +2,7 @@
 // Included by .cpp files only: it brings the JSON library along.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -65,8 +66,8 @@ class JsonNode {
     if (got.size() > 60) got = got.substr(0, 57) + "...";
     throw FormatError(error_text(*where_, path_, expected, got));
   }
-  [[noreturn]] void unsupported(const std::string& what) const {
-    throw UnsupportedError(*where_ + ": " + path_ + ": " + what + " is not supported");
+  [[noreturn]] void unsupported(const std::string& expected, const std::string& got) const {
+    throw UnsupportedError(error_text(*where_, path_, expected, got));
   }
 
  private:
@@ -80,7 +81,11 @@ inline nlohmann::json parse_json(std::string_view text, const std::string& where
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    throw FormatError(where + ": byte " + std::to_string(error.byte) + ": expected valid JSON");
+    const size_t at = error.byte > 0 ? error.byte - 1 : 0;  // counted from 1
+    const std::string rest(text.substr(std::min(at, text.size()), 20));
+    throw FormatError(error_text(
+        where, "byte " + std::to_string(error.byte), "valid JSON",
+        rest.empty() ? "the end" : nlohmann::json(rest).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
   }
 }
 

@@ -176,21 +176,22 @@ Model read_model(std::string_view bytes, const std::string& where) {
 
 void check_supported(const Model& model, const std::string& where) {
   static constexpr std::array<const char*, 5> kTypes = {"?", "unigram", "BPE", "word", "char"};
-  if (model.pieces.empty()) throw FormatError(where + ": expected a SentencePiece model, got one without pieces");
+  if (model.pieces.empty()) throw FormatError(error_text(where, "pieces", "some", "none"));
   if (model.model_type != 2) {
-    throw UnsupportedError(where + ": trainer_spec.model_type: the model type \"" +
-                           kTypes[model.model_type < kTypes.size() ? model.model_type : 0] +
-                           "\" is not supported; BPE is");
+    throw UnsupportedError(error_text(where, "trainer_spec.model_type", "BPE",
+                                      kTypes[model.model_type < kTypes.size() ? model.model_type : 0]));
   }
   if (model.has_charsmap) {
-    throw UnsupportedError(where + ": normalizer_spec: the normalization rules \"" + model.normalizer +
-                           "\" are not supported; \"identity\" is");
+    throw UnsupportedError(
+        error_text(where, "normalizer_spec", "the rules \"identity\"", "\"" + model.normalizer + "\""));
   }
-  if (model.space_behind) throw UnsupportedError(where + ": trainer_spec: treat_whitespace_as_suffix is not supported");
+  if (model.space_behind)
+    throw UnsupportedError(error_text(where, "trainer_spec.treat_whitespace_as_suffix", "false", "true"));
   for (size_t i = 0; i < model.pieces.size(); ++i) {
     const Piece& piece = model.pieces[i];
     const std::string at = "pieces[" + std::to_string(i) + "]";
-    if (piece.type == PieceType::kUnused) throw UnsupportedError(where + ": " + at + ": an unused piece is not supported");
+    if (piece.type == PieceType::kUnused)
+      throw UnsupportedError(error_text(where, at, "a piece in use", "an unused one"));
     if (piece.text.empty() || find_ill_formed_utf8(piece.text) != std::string::npos) {
       throw FormatError(error_text(where, at, "a text in UTF-8", "something else"));
     }

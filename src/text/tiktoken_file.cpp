@@ -95,9 +95,8 @@ TokenizerParts read_tiktoken_file(std::string_view bytes, const std::string& whe
     parts.tokens.insert(bytes_to_printable(token), id);
   }
   if (raw.size() != kLlama3Tokens || raw.end_id() != kLlama3Tokens) {
-    throw UnsupportedError(where + ": a vocabulary of " + std::to_string(raw.size()) +
-                           " tokens is not supported: its words and special tokens are not in the file, and only those "
-                           "of Llama 3's 128000 are known");
+    throw UnsupportedError(error_text(where, "vocabulary", "the 128000 tokens of Llama 3", std::to_string(raw.size())) +
+                           " (words and special tokens are not in the file, and only Llama 3's are known)");
   }
   std::vector<TokenToMake> wanted;
   for (int32_t id = 0; id < raw.end_id(); ++id) wanted.push_back({raw[id], id, -static_cast<double>(id)});

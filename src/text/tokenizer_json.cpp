@@ -18,7 +18,8 @@ constexpr int kMaxNesting = 32;
 // Calls `add` for the component, or for each of those in a Sequence.
 void flatten(const JsonNode& node, const char* list, int depth, const std::function<void(const JsonNode&)>& add) {
   if (node.is_null()) return;
-  if (depth > kMaxNesting) node.unsupported("a Sequence nested more than " + std::to_string(kMaxNesting) + " deep");
+  if (depth > kMaxNesting)
+    node.unsupported("a Sequence nested at most " + std::to_string(kMaxNesting) + " deep", "a deeper one");
   if (node.at("type").string() != "Sequence") return add(node);
   const JsonNode items = node.at(list);
   for (size_t i = 0; i < items.size(); ++i) flatten(items.at(i), list, depth + 1, add);
@@ -53,7 +54,7 @@ SplitBehavior read_behavior(const JsonNode& node) {
   if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
   if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
   if (name == "Contiguous") return SplitBehavior::kContiguous;
-  node.unsupported("\"" + name + "\"");
+  node.unsupported("Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous", "\"" + name + "\"");
 }
 
 PrependScheme read_prepend_scheme(const JsonNode& node) {
@@ -105,7 +106,7 @@ void read_normalizer(const JsonNode& node, TokenizerParts& parts) {
     } else if (type == "ByteLevel") {
       step.kind = NormalizerStep::Kind::kByteLevel;
     } else {
-      item.unsupported("the normalizer \"" + type + "\"");
+      item.unsupported("Prepend, Replace, Strip, NFC, NFD or ByteLevel", "the normalizer \"" + type + "\"");
     }
     parts.normalizer.push_back(std::move(step));
   });
@@ -145,7 +146,9 @@ void read_pre_tokenizer(const JsonNode& node, TokenizerParts& parts) {
       step.pattern.text = read_character(item.at("delimiter"));
       step.behavior = SplitBehavior::kRemoved;
     } else {
-      item.unsupported("the pre-tokenizer \"" + type + "\"");
+      item.unsupported(
+          "Split, ByteLevel, Digits, Punctuation, Whitespace, WhitespaceSplit, Metaspace or CharDelimiterSplit",
+          "the pre-tokenizer \"" + type + "\"");
     }
     parts.pre_tokenizer.push_back(std::move(step));
   });
@@ -179,7 +182,8 @@ void read_decoder(const JsonNode& node, TokenizerParts& parts) {
       step.kind = Kind::kBpe;
       step.content = item.at("suffix").string();
     } else {
-      item.unsupported("the decoder \"" + type + "\"");
+      item.unsupported("ByteLevel, Replace, ByteFallback, Fuse, Strip, Metaspace or BPEDecoder",
+                       "the decoder \"" + type + "\"");
     }
     parts.decoder.push_back(std::move(step));
   });
@@ -193,7 +197,7 @@ void read_template(const JsonNode& item, TokenizerParts& parts) {
     const JsonNode piece = pieces.at(i);
     if (piece.has("Sequence")) {
       if (piece.at("Sequence").at("id").string() != "A") piece.fail("the sequence A");
-      if (seen_text) piece.unsupported("a template with the text more than once");
+      if (seen_text) piece.unsupported("a template with the text once", "it once more");
       seen_text = true;
       continue;
     }
@@ -223,7 +227,8 @@ void read_post_processor(const JsonNode& node, TokenizerParts& parts) {
       parts.ids_behind.push_back(id("sep"));
       return;
     }
-    item.unsupported("the post-processor \"" + type + "\"");
+    item.unsupported("ByteLevel, TemplateProcessing, RobertaProcessing or BertProcessing",
+                     "the post-processor \"" + type + "\"");
   });
 }
 
@@ -263,8 +268,9 @@ void read_merges(const JsonNode& node, TokenizerParts& parts) {
 
 void read_model(const JsonNode& node, TokenizerParts& parts) {
   const std::string type = node.string_or("type", "BPE");
-  if (type != "BPE") node.unsupported("the model \"" + type + "\"");
-  if (node.has("dropout") && node.value()["dropout"] != 0.0) node.unsupported("dropout");
+  if (type != "BPE") node.unsupported("the model \"BPE\"", "the model \"" + type + "\"");
+  if (node.has("dropout") && node.value()["dropout"] != 0.0)
+    node.unsupported("no dropout", node.value()["dropout"].dump());
   parts.settings.ignore_merges = node.boolean_or("ignore_merges", false);
   parts.settings.byte_fallback = node.boolean_or("byte_fallback", false);
   parts.settings.fuse_unknown = node.boolean_or("fuse_unk", false);

@@ -204,16 +204,19 @@ TEST_P(BadTokenizerTest, IsRefusedByName) {
 }
 
 const BadCase kBadCases[] = {
-    {"UnknownModel", [](json& d) { d["model"]["type"] = "Unigram"; }, "model: the model \"Unigram\" is not supported"},
+    {"UnknownModel", [](json& d) { d["model"]["type"] = "Unigram"; },
+     "model: expected the model \"BPE\", got the model \"Unigram\""},
     {"NoModel", [](json& d) { d.erase("model"); }, "a key \"model\""},
-    {"UnknownNormalizer", [](json& d) { d["normalizer"] = {{"type", "Nmt"}}; }, "normalizer: the normalizer \"Nmt\""},
+    {"UnknownNormalizer", [](json& d) { d["normalizer"] = {{"type", "Nmt"}}; },
+     "normalizer: expected Prepend, Replace, Strip, NFC, NFD or ByteLevel, got the normalizer \"Nmt\""},
     {"UnknownPreTokenizer", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["type"] = "UnicodeScripts"; },
-     "pre_tokenizer.pretokenizers[0]: the pre-tokenizer \"UnicodeScripts\""},
-    {"UnknownDecoder", [](json& d) { d["decoder"]["type"] = "CTC"; }, "decoder: the decoder \"CTC\""},
+     "CharDelimiterSplit, got the pre-tokenizer \"UnicodeScripts\""},
+    {"UnknownDecoder", [](json& d) { d["decoder"]["type"] = "CTC"; },
+     "Metaspace or BPEDecoder, got the decoder \"CTC\""},
     {"UnknownPostProcessor", [](json& d) { d["post_processor"]["processors"][0]["type"] = "Other"; },
-     "post_processor.processors[0]: the post-processor \"Other\""},
+     "got the post-processor \"Other\""},
     {"UnknownBehavior", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Kept"; },
-     "pre_tokenizer.pretokenizers[0].behavior: \"Kept\" is not supported"},
+     "MergedWithNext or Contiguous, got \"Kept\""},
     {"BadExpression", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; },
      "pre_tokenizer.pretokenizers[0].pattern.Regex: regular expression \"(a\""},
     {"MergeOfUnknownToken", [](json& d) { d["model"]["merges"][3] = {"zz", "qq"}; },
@@ -225,7 +228,7 @@ const BadCase kBadCases[] = {
     {"IdTwice", [](json& d) { d["model"]["vocab"]["a"] = 100; }, "expected an id that no other token has, got 100"},
     {"AddedIdElsewhere", [](json& d) { d["added_tokens"][0]["id"] = 77; },
      "added_tokens[0].id: expected 0, as in model.vocab, got 77"},
-    {"Dropout", [](json& d) { d["model"]["dropout"] = 0.1; }, "model: dropout is not supported"},
+    {"Dropout", [](json& d) { d["model"]["dropout"] = 0.1; }, "model: expected no dropout, got 0.1"},
     {"Version", [](json& d) { d["version"] = "2.0"; }, "version: expected \"1.0\", got \"2.0\""},
     {"VocabularyIsAList", [](json& d) { d["model"]["vocab"] = json::array(); },
      "model.vocab: expected an object from token to id, got []"},
@@ -250,7 +253,7 @@ TEST(TokenizerTest, RefusesWhatIsNotJsonOrNotThere) {
     Tokenizer::load(folder.path());
     FAIL();
   } catch (const FormatError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: byte 11: expected valid JSON"));
+    EXPECT_THAT(error.what(), HasSubstr("tokenizer.json: byte 11: expected valid JSON, got the end"));
   }
 }
 
