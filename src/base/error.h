@@ -95,8 +95,8 @@ class InternalError : public Error {
 std::string error_text(std::string_view where, std::string_view what, std::string_view expected,
                        std::string_view got);
 
-// The name in `candidates` nearest to `name` by edit distance, or "" if none is near enough to be
-// meant.
+// The name in `candidates` nearest to `name` by edit
+// distance, or "" if none is near enough to be meant.
 template <class Range>
 std::string nearest_name(std::string_view name, const Range& candidates);
 

@@ -14,8 +14,8 @@ namespace deltatrain {
 // FileError (bad input) when it cannot be opened or read, or is larger than max_bytes.
 std::string read_file(const std::filesystem::path& path, int64_t max_bytes = int64_t{1} << 40);
 
-// A read-only map of a whole file. Throws FileError (bad input). An empty file maps to an empty
-// span.
+// A read-only map of a whole file. Throws FileError
+// (bad input). An empty file maps to an empty span.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);

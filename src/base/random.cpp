@@ -45,8 +45,8 @@ double RandomStream::uniform(uint64_t index) const {
 }
 
 double RandomStream::normal(uint64_t index) const {
-  // A pair of values comes from a pair of uniforms: even indices take the cosine, odd ones the
-  // sine.
+  // A pair of values comes from a pair of uniforms:
+  // even indices take the cosine, odd ones the sine.
   const uint64_t pair = index & ~uint64_t{1};
   const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform(pair)));
   const double angle = 2.0 * std::numbers::pi * uniform(pair + 1);

@@ -2,8 +2,8 @@
 // with nothing but its step number.
 //
 // Generator: Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
-// The key is the seed, the counter is (index, stream), where a stream is named by text such as a
-// tensor's name.
+// The key is the seed, the counter is (index, stream),
+// where a stream is named by text such as a tensor's name.
 #pragma once
 
 #include <array>

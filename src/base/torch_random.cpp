@@ -1,5 +1,5 @@
-// Compiled with -ffp-contract=off: every fused multiply-add below is written out, and no other may
-// appear.
+// Compiled with -ffp-contract=off: every fused multiply-add
+// below is written out, and no other may appear.
 
 #include "base/torch_random.h"
 
@@ -290,8 +290,8 @@ void TorchGenerator::normal(float* out, int64_t count, double mean, double std) 
     box_muller(out + begin, n / 16, mean_f32, std_f32);
   }
   if (in_blocks < count) {
-    // The rest is drawn, then the last 16 values are drawn anew and overwrite part of the last
-    // block.
+    // The rest is drawn, then the last 16 values are
+    // drawn anew and overwrite part of the last block.
     discard(count - in_blocks);
     uniform_01(out + count - 16, 16);
     box_muller(out + count - 16, 1, mean_f32, std_f32);

@@ -1,5 +1,5 @@
-// The benchmark's cases. Each is first run once, then timed over several samples; medians are
-// reported.
+// The benchmark's cases. Each is first run once,
+// then timed over several samples; medians are reported.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct TrainStepCase {
   int64_t micro_batch = 1;
   int64_t seq_length = 0;
 };
-// Shapes that fit two cores: hidden 512, MLP 2048, 4 layers, vocabulary 8192, sequence 1024,
-// micro-batch 4.
+// Shapes that fit two cores: hidden 512, MLP 2048,
+// 4 layers, vocabulary 8192, sequence 1024, micro-batch 4.
 std::vector<TrainStepCase> reference_train_cases();
 
 struct TrainStepResult {

@@ -7,8 +7,8 @@ namespace deltatrain::bench {
 // on all threads; the best of several runs.
 double measure_fma_peak_tflops(int num_threads);
 
-// Bytes read plus bytes written per second by a copy much larger than the caches, in GB/s; the best
-// of several.
+// Bytes read plus bytes written per second by a copy much
+// larger than the caches, in GB/s; the best of several.
 double measure_copy_gb_per_s(int num_threads);
 
 }  // namespace deltatrain::bench

@@ -13,8 +13,8 @@ namespace deltatrain::bench {
 
 class OpProfile final : public ops::OpObserver {
  public:
-  // `context` must outlive the profile. Each op is waited for, so ops do not overlap on a device
-  // that queues.
+  // `context` must outlive the profile. Each op is waited for,
+  // so ops do not overlap on a device that queues.
   explicit OpProfile(const Context& context);
 
   // The same context with the observed table.

@@ -1,11 +1,12 @@
 // Checkpoints of the native format: named tensors and counters, to disk and back. Knows no model.
 //
-//   FOLDER/latest_checkpointed_iteration.txt     the step of the newest whole checkpoint, written
-//   last FOLDER/iter_0001024/model.safetensors        weights, under their Hugging Face names
-//                       optimizer.safetensors    optimizer state
-//                       config.json, ...         companion files, which make the folder usable on
-//                       its own state.json               counters, and dtype, shape and checksum of
-//                       every tensor
+//   FOLDER/
+//     latest_checkpointed_iteration.txt   the step of the newest whole checkpoint, written last
+//     iter_0001024/
+//       model.safetensors                 weights, under their Hugging Face names
+//       optimizer.safetensors             optimizer state
+//       config.json, ...                  companion files, which make the folder usable on its own
+//       state.json                        counters, and dtype, shape and checksum of every tensor
 //
 // A save fills iter_0001024.tmp, flushes every file and the folder, renames it, and then replaces
 // the tracker. Killed or out of space at any moment, it leaves the tracker naming a whole
@@ -56,9 +57,9 @@ struct CompanionFile {
 struct SaveOptions {
   int64_t max_file_bytes = formats::kDefaultMaxShardBytes;
   std::vector<CompanionFile> companions;  // config.json, tokenizer.json, ...
-  // Called before each file is begun, with its final name; the tracker comes last. For progress,
-  // and for tests that break the disk at a chosen point. May be empty; what it throws ends the
-  // save.
+  // Called before each file is begun, with its final name;
+  // the tracker comes last. For progress, and for tests that break
+  // the disk at a chosen point. May be empty; what it throws ends the save.
   std::function<void(const std::filesystem::path& file)> before_file;
 };
 
@@ -68,10 +69,10 @@ struct SaveReport {
   double seconds = 0;
 };
 
-// Writes the checkpoint of state.step. An existing one of the same step is replaced in one
-// exchange. Throws FileError with exit code 5 when the disk is full or refuses (what was written is
-// removed again, the tracker and older checkpoints are as before), FormatError for a name given
-// twice.
+// Writes the checkpoint of state.step. An existing one of the same step
+// is replaced in one exchange. Throws FileError with exit code 5 when
+// the disk is full or refuses (what was written is removed again, the tracker
+// and older checkpoints are as before), FormatError for a name given twice.
 SaveReport save_checkpoint(const std::filesystem::path& folder, const CheckpointState& state,
                            std::span<const NamedTensor> model,
                            std::span<const NamedTensor> optimizer, const SaveOptions& options = {});
@@ -87,8 +88,8 @@ std::vector<int64_t> list_checkpoints(const std::filesystem::path& folder);
 
 std::filesystem::path checkpoint_path(const std::filesystem::path& folder, int64_t step);
 
-// The step in the tracker; absent when there is no tracker. FormatError when it holds anything
-// else.
+// The step in the tracker; absent when there is no tracker.
+// FormatError when it holds anything else.
 std::optional<int64_t> tracked_step(const std::filesystem::path& folder);
 
 struct TensorRecord {

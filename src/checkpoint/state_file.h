@@ -34,8 +34,8 @@ struct StateFile {
 // state.extra is not JSON.
 std::string to_json(const StateFile& file);
 
-// Throws FormatError starting with `where` for text that is cut off, changed, or of another
-// version.
+// Throws FormatError starting with `where` for text
+// that is cut off, changed, or of another version.
 StateFile parse_state_file(std::string_view text, const std::string& where);
 
 }  // namespace deltatrain::checkpoint::internal

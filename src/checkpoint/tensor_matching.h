@@ -15,8 +15,8 @@ struct TensorDifferences {
   std::vector<std::string> mismatched;  // "name: expected f32 [2, 3], got f32 [3, 2]"
 
   bool none() const { return missing.empty() && extra.empty() && mismatched.empty(); }
-  // One line: "2 missing (a, b), 1 extra (c), 1 mis-shaped (...)"; at most `limit` names of each
-  // kind.
+  // One line: "2 missing (a, b), 1 extra (c),
+  // 1 mis-shaped (...)"; at most `limit` names of each kind.
   std::string summary(size_t limit = 8) const;
 };
 

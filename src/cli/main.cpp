@@ -40,8 +40,8 @@ int fail(const std::string& message, deltatrain::ExitCode code) {
   return static_cast<int>(code);
 }
 
-// What the standard library says of a path that cannot be looked at: the name's fault, or the
-// disk's.
+// What the standard library says of a path that cannot
+// be looked at: the name's fault, or the disk's.
 deltatrain::ExitCode code_of(const std::filesystem::filesystem_error& error) {
   const std::error_condition condition = error.code().default_error_condition();
   for (const std::errc of_the_name :

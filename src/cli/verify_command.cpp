@@ -122,8 +122,8 @@ void run(const Options& options, Environment& environment) {
   if (tokenizer) {
     rows = text_prompts(*tokenizer);
     const auto is_end = [&](int32_t id) { return tokenizer->eos_id() == id; };
-    // Against another model only the comparison decides: a small model may know nothing of the
-    // prompts.
+    // Against another model only the comparison decides:
+    // a small model may know nothing of the prompts.
     const double max_loss = options.against.empty() ? options.max_loss : 1e30;
     for (const verify::Prompt& prompt : rows) {
       const verify::PromptReport report = verify::check_prompt(model, prompt, is_end, max_loss);

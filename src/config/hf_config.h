@@ -1,5 +1,5 @@
-// A Hugging Face config.json in the form of FLA's GatedDeltaNetConfig and KDAConfig, to and from
-// ModelConfig.
+// A Hugging Face config.json in the form of FLA's
+// GatedDeltaNetConfig and KDAConfig, to and from ModelConfig.
 #pragma once
 
 #include <string>

@@ -11,8 +11,8 @@ namespace deltatrain {
 
 namespace {
 
-// Far above any model, and small enough that no product of two sizes and a number of layers
-// overflows.
+// Far above any model, and small enough that no product
+// of two sizes and a number of layers overflows.
 constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxVocabulary = (int64_t{1} << 31) - 1;  // token ids are i32
 constexpr int64_t kMaxLayers = 4096;

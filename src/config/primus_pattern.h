@@ -1,6 +1,6 @@
-// Where a hybrid of the reference attends: one symbol per sublayer, M a recurrent mixer, *
-// attention,
-// - a feed-forward layer.
+// Where a hybrid of the reference attends. One symbol per sublayer:
+//
+//   M  a recurrent mixer        *  attention        -  a feed-forward layer
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,7 @@
 
 namespace deltatrain::primus {
 
-// The symbols that the reference allots, in whole numbers, when only the ratio of attention is
-// given.
+// The symbols that the reference allots, in whole numbers, when only the ratio of attention is given.
 std::string allocate_sublayers(int64_t num_sublayers, double attention_ratio);
 
 // Blocks, from 0, that attend; none unless mixer or attention and feed-forward layer alternate.

@@ -25,8 +25,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// Replaces ${NAME} and ${NAME:default} in every string of a tree, and says which names had a part
-// in it.
+// Replaces ${NAME} and ${NAME:default} in every string
+// of a tree, and says which names had a part in it.
 class Interpolation {
  public:
   explicit Interpolation(std::string place) : place_(std::move(place)) {}

@@ -40,8 +40,8 @@ struct Experiment {
 Experiment load_experiment(const std::filesystem::path& file, const std::filesystem::path& presets,
                            const std::vector<std::string>& overrides);
 
-// Values as PyYAML and Primus see them. Numbers may also be written 2e-4, which PyYAML takes for
-// text.
+// Values as PyYAML and Primus see them. Numbers may
+// also be written 2e-4, which PyYAML takes for text.
 std::optional<bool> to_boolean(const YamlNode& node);
 std::optional<int64_t> to_integer(const YamlNode& node);
 std::optional<double> to_number(const YamlNode& node);

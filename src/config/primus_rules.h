@@ -53,8 +53,8 @@ struct KnownTokenizer {
 };
 const KnownTokenizer* find_tokenizer(std::string_view name);
 
-// A key that chooses among the reference's kernels, with the environment variable that goes before
-// it.
+// A key that chooses among the reference's kernels,
+// with the environment variable that goes before it.
 struct Knob {
   std::string key;
   std::string environment;  // "" for none

@@ -62,8 +62,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 24> kForeign
     {"logging_steps", "log.log_interval"},
 }};
 
-// The key that was probably meant: one of the same section, else a known name in or out of place,
-// or "".
+// The key that was probably meant: one of the same section,
+// else a known name in or out of place, or "".
 std::string find_meant_key(const std::string& key) {
   const size_t dot = key.find_last_of('.');
   const std::string name = key.substr(dot + 1);
@@ -98,8 +98,8 @@ std::string find_meant_key(const std::string& key) {
                     (meant.empty() ? "" : "; did you mean " + meant + "?"));
 }
 
-// The values of a recipe by key, the chain of bases merged: what is given later replaces what came
-// before.
+// The values of a recipe by key, the chain of bases merged:
+// what is given later replaces what came before.
 class Values {
  public:
   // Every key and value of a file's root mapping, but base.

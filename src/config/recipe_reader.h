@@ -1,6 +1,6 @@
-// A recipe file to the plain structs of config/recipe.h, strictly: every key known, of its type,
-// given once, and every value with its origin. What the keys mean: docs/recipes.md, made from the
-// same table.
+// A recipe file to the plain structs of config/recipe.h, strictly:
+// every key known, of its type, given once, and every value with its origin.
+// What the keys mean: docs/recipes.md, made from the same table.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ namespace deltatrain {
 struct ResolvedRecipe {
   Recipe recipe;
 
-  // "optimizer.lr" -> "recipes/base/pretrain.yaml:12", "--set" or "default", for every key that
-  // applies.
+  // "optimizer.lr" -> "recipes/base/pretrain.yaml:12",
+  // "--set" or "default", for every key that applies.
   std::map<std::string, std::string> origins;
 
   // Values that are allowed but hardly meant, "FILE:LINE: KEY: text".
@@ -38,14 +38,14 @@ struct ResolvedRecipe {
 ResolvedRecipe load_recipe(const std::filesystem::path& path,
                            const std::vector<std::string>& overrides);
 
-// The same for text that has no file, such as the resolved recipe stored in a checkpoint; `base:`
-// is refused.
+// The same for text that has no file, such as the resolved
+// recipe stored in a checkpoint; `base:` is refused.
 ResolvedRecipe parse_recipe(std::string_view yaml, const std::string& where,
                             const std::vector<std::string>& overrides);
 
-// The keys whose values differ between two recipes, among those that digest() covers, as
-// "optimizer.lr: 0.0002, was 0.0003". Left out: log.*, checkpoint.* but init_from, validation, the
-// tokenizer.
+// The keys whose values differ between two recipes, among those
+// that digest() covers, as "optimizer.lr: 0.0002, was 0.0003".
+// Left out: log.*, checkpoint.* but init_from, validation, the tokenizer.
 std::vector<std::string> digest_differences(const Recipe& now, const Recipe& before);
 
 std::string recipe_to_yaml(const Recipe& recipe);

@@ -16,7 +16,6 @@ namespace {
 constexpr int64_t kAny = int64_t{1} << 62;
 
 // Reading of scalars
-// ------------------------------------------------------------------------------------
 
 std::optional<int64_t> to_integer(const YamlNode& node) {
   if (!node.is_plain()) return std::nullopt;
@@ -75,7 +74,6 @@ std::string expand_variables(const std::string& text) {
 }
 
 // Rows
-// --------------------------------------------------------------------------------------------------
 //
 // `get` returns a reference to the field in a Recipe or const Recipe.
 

@@ -23,9 +23,9 @@ struct RecipeField {
   bool changes_result = true;  // can change the trained weights
   std::string default_from;    // key whose value it takes when absent, or ""
 
-  // Puts the value into the recipe; false when it isn't of the type. The node is never null unless
-  // that is a value of the type. Throws ConfigError, without a place, where more is to be said than
-  // the type.
+  // Puts the value into the recipe; false when it isn't of the type.
+  // The node is never null unless that is a value of the type.
+  // Throws ConfigError, without a place, where more is to be said than the type.
   std::function<bool(const YamlNode&, Recipe&)> read;
   std::function<std::string(const Recipe&)> print;  // as YAML
   std::function<bool(const Recipe&)> applies;       // whether the recipe has this value at all

@@ -40,15 +40,15 @@ YamlNode parse_yaml(std::string_view text, const std::string& where, bool line_n
 // {a: 1}, null.
 std::string yaml_text(const YamlNode& node);
 
-// A string as a YAML scalar that is read back as that string: plain where that is safe, else in
-// double quotes.
+// A string as a YAML scalar that is read back as that string:
+// plain where that is safe, else in double quotes.
 std::string yaml_string(std::string_view text);
 
 // Text in double quotes for a message: control characters escaped, cut to a length that fits.
 std::string quoted_text(std::string_view text);
 
-// Whether YAML readers take this plain text for something other than a string: null, a boolean, a
-// number.
+// Whether YAML readers take this plain text for something
+// other than a string: null, a boolean, a number.
 bool looks_typed(std::string_view plain);
 
 }  // namespace deltatrain

@@ -26,8 +26,8 @@ enum class SplitPart : uint8_t { kTrain = 0, kValid = 1, kTest = 2 };
 // when empty. ConfigError for anything that is not one to three numbers, or for their sum 0.
 std::array<std::optional<std::pair<double, double>>, 3> parse_split(const std::string& split);
 
-// The sequences [begin, end) of a part, of so many: borders times their number, rounded half to
-// even.
+// The sequences [begin, end) of a part, of so many:
+// borders times their number, rounded half to even.
 std::pair<int64_t, int64_t> split_sequences(std::pair<double, double> borders,
                                             int64_t num_sequences);
 
@@ -48,8 +48,8 @@ struct BlendOrder {
   std::vector<int64_t> sample;
 };
 
-// Greedy: sample k comes from the source that is furthest behind weight * max(k, 1), the first of
-// equals.
+// Greedy: sample k comes from the source that is furthest
+// behind weight * max(k, 1), the first of equals.
 BlendOrder blend_order(std::span<const double> weights, int64_t num_samples);
 
 // The same with weights in proportion to the sizes, until every source is used up.

@@ -1,6 +1,6 @@
-// Orders that shuffle a data set anew in every epoch, as samplers of the reference stacks do. Each
-// is a pure function from the number of a sample in the run to a row of the data set; a run never
-// ends them.
+// Orders that shuffle a data set anew in every epoch, as samplers
+// of the reference stacks do. Each is a pure function from the number
+// of a sample in the run to a row of the data set; a run never ends them.
 //
 // The samples of a run are numbered as data/loader.h says: with micro-batches of b rows on W ranks,
 // sample g is row j = g mod b of rank r = (g / b) mod W in micro-batch t = g / (b W).

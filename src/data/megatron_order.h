@@ -6,9 +6,8 @@
 // samples come last.
 //
 //   document_order   sequence numbers, epochs * sequences of them
-//   sample_starts    num_samples + 1 positions (index into document_order, offset in that
-//   sequence); sample k
-//                    runs from entry k to entry k + 1, both tokens included
+//   sample_starts    num_samples + 1 positions (index into document_order, offset in that sequence);
+//                    sample k runs from entry k to entry k + 1, both tokens included
 //   sample_order     the k that is served as the i-th
 //
 // Everything follows from (lengths, T, samples asked for, seed); nothing is cached on disk.

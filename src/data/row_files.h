@@ -1,6 +1,6 @@
-// Token rows of one length, from an Arrow data set folder as Hugging Face `datasets` saves it, or
-// from token files whose sequences all have that length (what `prepare --convert` makes of such a
-// folder).
+// Token rows of one length, from an Arrow data set folder as Hugging
+// Face `datasets` saves it, or from token files whose sequences all
+// have that length (what `prepare --convert` makes of such a folder).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ class RowFiles {
 std::unique_ptr<const RowFiles> open_row_files(const std::string& path,
                                                const std::string& column = "input_ids");
 
-// The .arrow files of a data set folder in the order of its state.json; FormatError where that
-// names none.
+// The .arrow files of a data set folder in the order
+// of its state.json; FormatError where that names none.
 std::vector<std::string> arrow_files_of(const std::string& folder);
 
 }  // namespace deltatrain::data

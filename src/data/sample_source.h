@@ -1,16 +1,14 @@
 // Training samples by their number in an order: token files, an order over them, and the labels.
 //
 // Orders (DataOrder):
-//   sequential         sample i is the tokens [i T, i T + T] of the file; after the last whole
-//   sample
+//   sequential         sample i is the tokens [i T, i T + T] of the file; after the last whole sample
 //                      the file starts again, so the order never ends
-//   megatron           Megatron's GPTDataset for (files, T, number of samples, seed), served in
-//   turn:
+//   megatron           Megatron's GPTDataset for (files, T, number of samples, seed), served in turn:
 //                      data/megatron_order.h, with several files data/blend.h
 //   megatron-cyclic    the same data set, shuffled by Megatron's random sampler: data/epoch_order.h
-//   torch-distributed  rows of T tokens in the order of Flash Linear Attention's trainer as torch's
-//   hf-trainer         DistributedSampler, or the Hugging Face Trainer, deals them:
-//   data/epoch_order.h
+//   torch-distributed  rows of T tokens in the order of Flash Linear Attention's trainer, as torch's
+//                      DistributedSampler deals them: data/epoch_order.h
+//   hf-trainer         the same rows as the Hugging Face Trainer deals them: data/epoch_order.h
 #pragma once
 
 #include <cstdint>

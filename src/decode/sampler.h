@@ -13,9 +13,9 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
-// `position` keys the random number, so that a choice depends on seed and position alone. top_k is
-// applied before top_p; ties at a border are broken by the lower id. NumericError when no logit is
-// finite.
+// `position` keys the random number, so that a choice depends on seed
+// and position alone. top_k is applied before top_p; ties at a border
+// are broken by the lower id. NumericError when no logit is finite.
 int32_t sample(std::span<const float> logits, const Sampling& sampling, int64_t position);
 
 }  // namespace deltatrain::decode

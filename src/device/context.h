@@ -16,8 +16,8 @@ namespace ops {
 struct OpTable;
 }  // namespace ops
 
-// kReference: the plain loops of ops/reference in f64 or f32. kPlan: sizes only, nothing is
-// computed.
+// kReference: the plain loops of ops/reference in f64 or f32.
+// kPlan: sizes only, nothing is computed.
 enum class DeviceKind : uint8_t { kReference, kCpu, kCuda, kPlan };
 
 // Ops kept by Device::record, to be started again as one. Their addresses and shapes are fixed;

@@ -19,8 +19,8 @@ class HostDevice final : public Device {
   void copy_on_device(void* to, const void* from, size_t bytes) override;
   void fill_zero(void* data, size_t bytes) override;
   void synchronize() override {}
-  // What the system says it can give without swapping, or the rest of a control group's limit if
-  // less.
+  // What the system says it can give without swapping,
+  // or the rest of a control group's limit if less.
   int64_t free_memory_bytes() override;
   const char* description() const override { return description_.c_str(); }
 

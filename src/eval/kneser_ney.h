@@ -1,15 +1,13 @@
-// Interpolated Kneser-Ney n-gram models of token ids: the baseline that a trained network has to
-// beat.
+// Interpolated Kneser-Ney n-gram models of token ids: the baseline that a trained network has to beat.
 //
-//   P_n(w | h) = max(c(h w) - D_n, 0) / c(h) + D_n N(h .) / c(h) P_{n-1}(w | h without its first
-//   token)
+//   P_n(w | h) = max(c(h w) - D_n, 0) / c(h) + D_n N(h .) / c(h) P_{n-1}(w | h')
 //
-// The highest order counts occurrences; lower orders count distinct left neighbours (continuation
-// counts). N(h .) is the number of distinct tokens seen after h. D_n = n1 / (n1 + 2 n2) from the
-// numbers of n-grams counted once and twice. Below the unigram lies the uniform distribution over
-// the vocabulary, so every token has a probability. A history never seen passes all its weight
-// down. Source: Chen and Goodman, "An empirical study of smoothing techniques for language
-// modeling", 1998.
+// h' is h without its first token. The highest order counts occurrences; lower orders count distinct
+// left neighbours (continuation counts). N(h .) is the number of distinct tokens seen after h.
+// D_n = n1 / (n1 + 2 n2) from the numbers of n-grams counted once and twice. Below the unigram lies the
+// uniform distribution over the vocabulary, so every token has a probability. A history never seen
+// passes all its weight down.
+// Source: Chen and Goodman, "An empirical study of smoothing techniques for language modeling", 1998.
 #pragma once
 
 #include <cstdint>

@@ -27,8 +27,8 @@ struct Pass {
   const ParameterStore& parameters;
   ops::Sequences sequences;
 
-  // kTrain keeps in the arena what backward needs, until the caller's SaveScope ends; kInference
-  // keeps nothing.
+  // kTrain keeps in the arena what backward needs,
+  // until the caller's SaveScope ends; kInference keeps nothing.
   enum class Mode : uint8_t { kTrain, kInference } mode = Mode::kTrain;
 
   // Decoding: the states of the sequences, read and updated in place; lengths before this call.
@@ -55,12 +55,12 @@ class Mixer {
   // x: normed input [R, D]; y: output [R, D], overwritten. `state` may be null.
   virtual void forward(const Pass& pass, const Tensor& x_RD, const Tensor& y_RD,
                        const LayerState* state) = 0;
-  // dy: gradient of the output; dx: gradient of the input, overwritten. Parameter gradients
-  // accumulate.
+  // dy: gradient of the output; dx: gradient of the input,
+  // overwritten. Parameter gradients accumulate.
   virtual void backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD,
                         const Tensor& dx_RD) = 0;
-  // Shapes of the states for `num_sequences` sequences of at most `max_length` tokens; the data is
-  // not set.
+  // Shapes of the states for `num_sequences` sequences
+  // of at most `max_length` tokens; the data is not set.
   struct StateShape {
     Shape recurrent, qk_history, v_history, k_cache, v_cache;
   };

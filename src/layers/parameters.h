@@ -53,8 +53,8 @@ class ParameterBuilder {
  public:
   // A tensor of its own.
   ParameterView add(const ParameterInfo& info);
-  // A group: tensors of shape [rows_i, columns...] laid end to end; the view is [sum of rows_i,
-  // columns].
+  // A group: tensors of shape [rows_i, columns...] laid
+  // end to end; the view is [sum of rows_i, columns].
   ParameterView add_group(const std::vector<ParameterInfo>& infos);
 
   const std::vector<ParameterInfo>& infos() const { return infos_; }

@@ -1,7 +1,7 @@
-// Weights before training, in distribution as FLA draws them: normal(0, initializer_range) for
-// matrices and convolutions, ones for norms, zeros for biases, A_log = ln U(low, 16), dt_bias the
-// inverse softplus of a log-uniform step between 1e-3 and 1e-1. No rescaling with depth. Each
-// tensor has its own stream, keyed by (seed, name): a tensor's values don't depend on the rest of
+// Weights before training, in distribution as FLA draws them: normal(0, initializer_range) for matrices
+// and convolutions, ones for norms, zeros for biases, A_log = ln U(low, 16), dt_bias the inverse softplus
+// of a log-uniform step between 1e-3 and 1e-1. No rescaling with depth.
+// Each tensor has its own stream, keyed by (seed, name): a tensor's values don't depend on the rest of
 // the model.
 #pragma once
 

@@ -43,6 +43,8 @@ struct CausalAttentionBackward {
   double scale = 1;
 };
 
+// Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees, UnsupportedError where a
+// backend has none for the widths.
 void causal_attention_forward(const Context& context, const CausalAttentionForward& args);
 void causal_attention_backward(const Context& context, const CausalAttentionBackward& args);
 

@@ -22,6 +22,8 @@ struct CrossEntropy {
   enum class Gradient : uint8_t { kNone, kWrite } gradient = Gradient::kWrite;
 };
 
+// Accumulates in f32 (f64 for f64), on the CPU long sums in f64. Throws ShapeError for the first argument that
+// disagrees; labels are not looked at.
 void cross_entropy(const Context& context, const CrossEntropy& args);
 
 struct CrossEntropyKernels {

@@ -47,6 +47,8 @@ struct DeltaGateBackward {
   double beta_scale = 1;
 };
 
+// Accumulates in f32 (f64 for f64), the sums over rows in a fixed order. Throws ShapeError for the first argument that
+// disagrees.
 void delta_gate_forward(const Context& context, const DeltaGateForward& args);
 void delta_gate_backward(const Context& context, const DeltaGateBackward& args);
 

@@ -35,6 +35,8 @@ struct RowArgmax {
   Tensor index_R;  // out  i32
 };
 
+// Accumulates in f32 (add) and f64 (sum_to). Throws ShapeError for the first argument that disagrees, UnsupportedError
+// for a pair of dtypes that convert does not have.
 void add(const Context& context, const Add& args);
 void convert(const Context& context, const Convert& args);
 void sum_to(const Context& context, const SumTo& args);

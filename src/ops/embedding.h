@@ -22,6 +22,7 @@ struct EmbeddingBackward {
   Tensor dweight_ND;  // out  f32 (f64), accumulates
 };
 
+// Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees.
 void embedding_forward(const Context& context, const EmbeddingForward& args);
 void embedding_backward(const Context& context, const EmbeddingBackward& args);
 

@@ -53,8 +53,9 @@ struct GatedDeltaRuleBackward {
   double scale = 1;
 };
 
-// Scratch comes from the context's arena. Throws UnsupportedError naming the head sizes where a backend
-// has none for them.
+// Accumulates in f32 (f64 for f64), cumulative log decays on the CPU in f64. Scratch comes from the context's arena.
+// Throws ShapeError for the first argument that disagrees, UnsupportedError naming the head sizes where a backend has
+// none for them.
 void gated_delta_rule_forward(const Context& context, const GatedDeltaRuleForward& args);
 void gated_delta_rule_backward(const Context& context, const GatedDeltaRuleBackward& args);
 

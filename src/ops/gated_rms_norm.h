@@ -36,6 +36,8 @@ struct GatedRmsNormBackward {
   GateActivation activation = GateActivation::kSilu;
 };
 
+// Accumulates in f32 (f64 for f64), dweight over rows in a fixed order. Throws ShapeError for the first argument that
+// disagrees.
 void gated_rms_norm_forward(const Context& context, const GatedRmsNormForward& args);
 void gated_rms_norm_backward(const Context& context, const GatedRmsNormBackward& args);
 

@@ -24,6 +24,7 @@ struct L2NormBackward {
   Tensor dx_RHK;       // out    overwrites; rows may be strided; may alias dy
 };
 
+// Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees.
 void l2_norm_forward(const Context& context, const L2NormForward& args);
 void l2_norm_backward(const Context& context, const L2NormBackward& args);
 

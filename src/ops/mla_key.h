@@ -22,6 +22,8 @@ struct MlaKeyBackward {
   Tensor dk_rope_RX;   // out  overwrites; rows may be strided
 };
 
+// Accumulates in f32 (f64 for f64) over heads; the rest is copied. Throws ShapeError for the first argument that
+// disagrees.
 void mla_key_forward(const Context& context, const MlaKeyForward& args);
 void mla_key_backward(const Context& context, const MlaKeyBackward& args);
 

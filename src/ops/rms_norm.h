@@ -34,6 +34,8 @@ struct RmsNormBackward {
   Tensor dweight_D;   // out    f32 (f64), accumulates
 };
 
+// Accumulates in f32 (f64 for f64), dweight over rows in a fixed order. Throws ShapeError for the first argument that
+// disagrees.
 void rms_norm_forward(const Context& context, const RmsNormForward& args);
 void rms_norm_backward(const Context& context, const RmsNormBackward& args);
 

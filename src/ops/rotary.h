@@ -25,6 +25,7 @@ struct Rotary {
   RotaryDirection direction = RotaryDirection::kForward;
 };
 
+// Accumulates in f32 (f64 for f64), two products at a time. Throws ShapeError for the first argument that disagrees.
 void rotary(const Context& context, const Rotary& args);
 
 struct RotaryKernels {

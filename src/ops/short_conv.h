@@ -32,7 +32,8 @@ struct ShortConvBackward {
   Tensor dweight_XW;          // out  f32 (f64), accumulates
 };
 
-// Accumulates in f32 (f64). Every W from 1 to 8 works.
+// Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees, UnsupportedError for more
+// than 8 taps.
 void short_conv_forward(const Context& context, const ShortConvForward& args);
 void short_conv_backward(const Context& context, const ShortConvBackward& args);
 

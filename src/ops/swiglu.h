@@ -24,6 +24,7 @@ struct SwigluBackward {
   Tensor y_RF;         // out  optional: the output once more
 };
 
+// Accumulates in f32 (f64 for f64): every element by itself. Throws ShapeError for the first argument that disagrees.
 void swiglu_forward(const Context& context, const SwigluForward& args);
 void swiglu_backward(const Context& context, const SwigluBackward& args);
 

@@ -33,8 +33,8 @@ struct TokenFiles {
   formats::IndexedDatasetWriter::Digests digests;
 };
 
-// Puts the parts (in order) together. Document d is for validation if floor((d + 1) f) > floor(d
-// f).
+// Puts the parts (in order) together. Document d
+// is for validation if floor((d + 1) f) > floor(d f).
 std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, const Layout& layout,
                                  formats::TokenType type, int64_t total_tokens, Reporter& reporter);
 

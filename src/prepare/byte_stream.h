@@ -1,5 +1,5 @@
-// The bytes of a file from its start or from an offset, decompressed where its name ends in .gz or
-// .zst.
+// The bytes of a file from its start or from an offset,
+// decompressed where its name ends in .gz or .zst.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// From files to raw records (reading, one thread) and from raw records to documents (parsing, many
-// threads).
+// From files to raw records (reading, one thread)
+// and from raw records to documents (parsing, many threads).
 //
 // A record is what may become one document: a line of JSON, a row of a table, or of a text file the
 // whole, a line or a paragraph. Reading only finds the borders between records; whatever needs a
@@ -99,8 +99,8 @@ class RecordParser {
   RecordParser(const RecordParser&) = delete;
   RecordParser& operator=(const RecordParser&) = delete;
 
-  // Throws FormatError "FILE:LINE: what: expected, got" for a bad record where the options say
-  // stop.
+  // Throws FormatError "FILE:LINE: what: expected,
+  // got" for a bad record where the options say stop.
   void parse(const Block& block, DocumentSink& sink);
 
  private:

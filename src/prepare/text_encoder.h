@@ -1,5 +1,5 @@
-// How prepare turns one document's text into ids: a tokenizer with the choices of the run, or a
-// test's own.
+// How prepare turns one document's text into ids:
+// a tokenizer with the choices of the run, or a test's own.
 #pragma once
 
 #include <cstdint>

@@ -21,9 +21,9 @@ struct RunMetrics {
   int64_t ignored_lines = 0;            // cut off in mid-line when the run was killed
 };
 
-// `path`: a run's folder or its metrics.jsonl. Where a resumed run repeats steps, the later line
-// counts. FormatError naming file and line for what is no such file; a cut-off line is counted and
-// left out.
+// `path`: a run's folder or its metrics.jsonl. Where a resumed run
+// repeats steps, the later line counts. FormatError naming file and line
+// for what is no such file; a cut-off line is counted and left out.
 RunMetrics read_run_metrics(const std::filesystem::path& path);
 
 }  // namespace deltatrain::report

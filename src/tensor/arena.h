@@ -30,7 +30,6 @@ class Arena {
   bool is_planning() const { return buffer_.data() == nullptr && separate_ == nullptr; }
   size_t peak_bytes() const { return peak_; }  // largest sum of both ends so far
   size_t peak_saved_bytes() const { return peak_saved_; }
-  size_t capacity_bytes() const { return capacity_; }
 
   class SaveScope {
    public:

@@ -12,8 +12,8 @@ namespace deltatrain {
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
-  // 256-byte aligned, contents undefined. Throws DeviceError when there is not enough; bytes may be
-  // 0.
+  // 256-byte aligned, contents undefined.
+  // Throws DeviceError when there is not enough; bytes may be 0.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* data, size_t bytes) noexcept = 0;
 };

@@ -71,8 +71,8 @@ class Bpe {
   Bpe(const Bpe&) = delete;  // the matcher points into it
   Bpe& operator=(const Bpe&) = delete;
 
-  // Whether encode_bytes() may be used: every byte's stand-in is a token and nothing depends on
-  // characters.
+  // Whether encode_bytes() may be used: every byte's
+  // stand-in is a token and nothing depends on characters.
   bool has_byte_symbols() const { return has_byte_symbols_; }
 
   // Writes the ids of a word given as raw bytes, at most one for each byte, and returns how many.

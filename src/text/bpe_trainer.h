@@ -1,5 +1,5 @@
-// Learns a byte-level BPE vocabulary from text: the merges that the reference's BpeTrainer gives for the
-// same words.
+// Learns a byte-level BPE vocabulary from text: the merges
+// that the reference's BpeTrainer gives for the same words.
 //
 // Words are counted first. Then, until the vocabulary is full, the pair of neighbours with the highest count
 // becomes a token; of pairs with equal counts, the one with the smaller ids. Counts are kept up to date by

@@ -1,9 +1,9 @@
 // Regular expressions of tokenizer.json that have no matcher of their own, run by PCRE2.
 //
-// The files are written for Oniguruma's Ruby syntax. The expression is rewritten so that it means the same
-// to PCRE2: character classes are Unicode 16.0's whatever the library's version, ^ and $ match at lines,
-// (?m) lets the dot match line feeds, {n,m}+ repeats the repetition. What cannot be rewritten is refused
-// by name.
+// The files are written for Oniguruma's Ruby syntax. The expression is rewritten
+// so that it means the same to PCRE2: character classes are Unicode 16.0's whatever
+// the library's version, ^ and $ match at lines, (?m) lets the dot match line feeds,
+// {n,m}+ repeats the repetition. What cannot be rewritten is refused by name.
 #pragma once
 
 #include <cstddef>

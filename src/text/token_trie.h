@@ -1,5 +1,5 @@
-// A set of byte strings with ids, made to find the longest one at the start of a text: one memory access for
-// each byte.
+// A set of byte strings with ids, made to find the longest
+// one at the start of a text: one memory access for each byte.
 #pragma once
 
 #include <cstddef>

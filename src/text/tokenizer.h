@@ -4,9 +4,9 @@
 // Ids equal those of `tokenizers` for the same tokenizer.json; what is understood and what is refused by
 // name is listed in docs/formats/tokenizer.md.
 //
-// Text is UTF-8. Bytes that are not are read as U+FFFD, one for each maximal ill-formed part, as Python's
-// bytes.decode(errors="replace") gives them; who wants to refuse or skip such text asks
-// text/utf8.h before.
+// Text is UTF-8. Bytes that are not are read as U+FFFD, one for each maximal
+// ill-formed part, as Python's bytes.decode(errors="replace") gives them;
+// who wants to refuse or skip such text asks text/utf8.h before.
 #pragma once
 
 #include <cstddef>

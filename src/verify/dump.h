@@ -22,9 +22,9 @@ struct TokenMatrix {
   std::vector<int32_t> offsets;  // [S + 1] sequence starts; empty: one sequence a row
 };
 
-// From .safetensors (tensor "input_ids"), .npy (one or two axes of whole numbers) or .json (a list
-// of ids, a list of equally long lists, or an object with "input_ids"). Ids are checked against the
-// vocabulary.
+// From .safetensors (tensor "input_ids"), .npy (one or two axes of whole
+// numbers) or .json (a list of ids, a list of equally long lists,
+// or an object with "input_ids"). Ids are checked against the vocabulary.
 TokenMatrix read_tokens(const std::filesystem::path& path, int64_t vocab_size);
 
 // Of the config.json beside a model's weights.
@@ -32,8 +32,8 @@ int64_t model_vocab_size(const std::filesystem::path& model_path);
 
 enum class DumpGradients : uint8_t { kNo, kYes };
 
-// Contexts without arena. Throws what loading and reading throw; `out` is written whole or not at
-// all.
+// Contexts without arena. Throws what loading and reading
+// throw; `out` is written whole or not at all.
 void dump(const Context& context, const Context& planning_context,
           const std::filesystem::path& model_path, const TokenMatrix& tokens,
           const std::filesystem::path& out, DumpGradients gradients);

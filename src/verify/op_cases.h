@@ -55,9 +55,9 @@ std::string describe(const OpCaseResult& result);
 // Names that OpCaseFilter::op knows.
 std::vector<std::string> op_case_names();
 
-// `reference` is a context of the reference backend in f64. `tested.activation_dtype` chooses the
-// dtype. The arenas need room for the scratch of one op at a time: kOpCaseArenaBytes are enough for
-// every case.
+// `reference` is a context of the reference backend in f64.
+// `tested.activation_dtype` chooses the dtype. The arenas need room for the
+// scratch of one op at a time: kOpCaseArenaBytes are enough for every case.
 std::vector<OpCaseResult> run_op_cases(const Context& tested, const Context& reference,
                                        const OpCaseFilter& filter);
 

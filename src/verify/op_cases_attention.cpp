@@ -20,7 +20,6 @@ std::string lengths_text(const std::vector<int32_t>& offsets) {
 }
 
 // --- rotary
-// ---------------------------------------------------------------------------------------------------------
 
 void rotary_case(const CaseRun& run, const std::vector<int32_t>& offsets, int64_t H, int64_t X,
                  Placement placement, bool starts, bool in_place, ops::RotaryDirection direction) {
@@ -70,7 +69,6 @@ void add_rotary(std::vector<OpCase>& cases) {
 }
 
 // --- mla_key
-// --------------------------------------------------------------------------------------------------------
 
 void mla_key_case(const CaseRun& run, int64_t R, int64_t H, int64_t nope, int64_t rope,
                   Placement nope_placement, Placement rope_placement) {
@@ -112,7 +110,6 @@ void add_mla_key(std::vector<OpCase>& cases) {
 }
 
 // --- causal_attention
-// -----------------------------------------------------------------------------------------------
 
 struct Heads {
   int64_t H;

@@ -1,5 +1,5 @@
-// Cases of the gated delta rule: head shapes, lengths, packing, and the inputs that broke kernels
-// elsewhere.
+// Cases of the gated delta rule: head shapes, lengths,
+// packing, and the inputs that broke kernels elsewhere.
 #include <cmath>
 
 #include "ops/gated_delta_rule.h"

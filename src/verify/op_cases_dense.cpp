@@ -37,7 +37,6 @@ const char* placement_text(Placement placement) {
 }
 
 // --- linear
-// ---------------------------------------------------------------------------------------------------------
 
 void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement placement,
                  GradMode mode, bool with_bias, bool f32_output) {
@@ -107,7 +106,6 @@ void add_linear(std::vector<OpCase>& cases) {
 }
 
 // --- embedding
-// ------------------------------------------------------------------------------------------------------
 
 void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool one_token) {
   std::vector<int32_t> ids;
@@ -149,7 +147,6 @@ void add_embedding(std::vector<OpCase>& cases) {
 }
 
 // --- rms_norm
-// -------------------------------------------------------------------------------------------------------
 
 struct NormOptions {
   Placement placement = Placement::kContiguous;
@@ -221,7 +218,6 @@ void add_rms_norm(std::vector<OpCase>& cases) {
 }
 
 // --- gated_rms_norm
-// -------------------------------------------------------------------------------------------------
 
 void gated_rms_norm_case(const CaseRun& run, int64_t R, int64_t G, int64_t V,
                          ops::GateActivation activation, Placement placement, double o_deviation,
@@ -281,7 +277,6 @@ void add_gated_rms_norm(std::vector<OpCase>& cases) {
 }
 
 // --- swiglu
-// ---------------------------------------------------------------------------------------------------------
 
 void swiglu_case(const CaseRun& run, int64_t R, int64_t F, double deviation, bool in_place,
                  bool again) {
@@ -321,7 +316,6 @@ void add_swiglu(std::vector<OpCase>& cases) {
 }
 
 // --- cross_entropy
-// --------------------------------------------------------------------------------------------------
 
 void cross_entropy_case(const CaseRun& run, int64_t R, int64_t N, double deviation,
                         double grad_scale, int ignore_every, bool with_lse,

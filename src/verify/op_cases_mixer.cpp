@@ -21,7 +21,6 @@ std::string packed_text(const std::vector<int32_t>& offsets) {
 }
 
 // --- short_conv
-// -----------------------------------------------------------------------------------------------------
 
 struct ConvOptions {
   Placement placement = Placement::kContiguous;
@@ -185,7 +184,6 @@ void add_short_conv_norm(std::vector<OpCase>& cases) {
 }
 
 // --- l2_norm
-// --------------------------------------------------------------------------------------------------------
 
 void l2_norm_case(const CaseRun& run, int64_t R, int64_t H, int64_t K, Placement placement,
                   double deviation, bool in_place) {
@@ -234,7 +232,6 @@ void add_l2_norm(std::vector<OpCase>& cases) {
 }
 
 // --- delta_gate
-// -----------------------------------------------------------------------------------------------------
 
 struct GateOptions {
   ops::DecayForm form = ops::DecayForm::kSoftplus;

@@ -56,8 +56,8 @@ void write_element(unsigned char* at, DType dtype, double value) {
 
 bool is_integer(DType dtype) { return dtype == DType::kI32 || dtype == DType::kU8; }
 
-// The tensor of `shape` inside a block that starts at `data`; *block_elements tells how many the
-// block holds.
+// The tensor of `shape` inside a block that starts at `data`;
+// *block_elements tells how many the block holds.
 Tensor place(void* data, DType dtype, const Shape& shape, Placement placement,
              int64_t* block_elements) {
   const int64_t last = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;

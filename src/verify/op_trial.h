@@ -1,5 +1,5 @@
-// One call of an op on two contexts: its arguments in both places, and the comparison of what came
-// out.
+// One call of an op on two contexts: its arguments
+// in both places, and the comparison of what came out.
 #pragma once
 
 #include <functional>
@@ -124,9 +124,9 @@ class OpTrial {
   using Call = std::function<void(const Context& context, const Pick& pick)>;
   // Runs the call on both sides and records one result per output.
   void run(const Call& call);
-  // After run: changes every input that has `num_rows` rows from each cut on, runs again, and
-  // expects the rows of outputs before the cut to keep their bits. For calls whose rows are one
-  // sequence.
+  // After run: changes every input that has `num_rows` rows from
+  // each cut on, runs again, and expects the rows of outputs before
+  // the cut to keep their bits. For calls whose rows are one sequence.
   void expect_prefix_unchanged(const Call& call, int64_t num_rows,
                                const std::vector<int64_t>& cuts);
 

@@ -1,5 +1,5 @@
-// A save that is killed, or whose disk is full, at any moment leaves the tracker naming a whole
-// checkpoint.
+// A save that is killed, or whose disk is full,
+// at any moment leaves the tracker naming a whole checkpoint.
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// Experiment trees in miniature, written after the description of the reference's configuration
-// system.
+// Experiment trees in miniature, written after the
+// description of the reference's configuration system.
 
 #include "config/primus_import.h"
 
@@ -374,8 +374,8 @@ TEST_F(PrimusImportTest, VariablesAreReplacedAndCoerced) {
 }
 
 TEST_F(PrimusImportTest, LayersAreMergedInTheReferencesOrder) {
-  // A key in both presets keeps the module's value; later items of extends win, the file's own keys
-  // over them.
+  // A key in both presets keeps the module's value;
+  // later items of extends win, the file's own keys over them.
   write("primus/configs/models/megatron/a.yaml", "clip_grad: 7\nkv_channels: 1\nhidden_size: 1\n");
   write("primus/configs/models/megatron/b.yaml", "kv_channels: 2\nhidden_size: 2\n");
   write("primus/configs/models/megatron/c.yaml", "extends: [a.yaml, b.yaml]\nhidden_size: 3\n");

@@ -93,8 +93,8 @@ TEST_F(SampleSourceTest, SequentialGivesTheFileInOrderAndStartsAgain) {
 TEST_F(SampleSourceTest, MegatronFollowsTheShuffledDocuments) {
   const auto source =
       open(write({5, 3, 8, 1, 7, 4, 6, 2, 9, 5}), DataOrder::kMegatron, 4, 10, 1234);
-  // Sample 3 runs from (2, 2) to (3, 1): document 9 (tokens 45 to 49) from its third, document 1 (5
-  // to 7).
+  // Sample 3 runs from (2, 2) to (3, 1): document 9
+  // (tokens 45 to 49) from its third, document 1 (5 to 7).
   const Row row = read_row(*source, 0);
   EXPECT_THAT(row.input_ids, ElementsAre(47, 48, 49, 5));
   EXPECT_THAT(row.labels, ElementsAre(48, 49, 5, 6));

@@ -14,8 +14,8 @@ OptimizerConfig optimizer() {
   return config;
 }
 
-// Closed form: the first step has rate 0, the peak comes after the warm-up, half way down lies the
-// mean.
+// Closed form: the first step has rate 0, the peak
+// comes after the warm-up, half way down lies the mean.
 TEST(ScheduleTest, WarmUpThenCosine) {
   const ScheduleConfig schedule{
       .lr_warmup_iters = 200, .lr_decay_iters = 1000, .lr_decay_style = DecayStyle::kCosine};

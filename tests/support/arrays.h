@@ -37,9 +37,9 @@ double relative_error(const Array& got, const Array& want);
 using ComplexFunction = std::function<void(const std::vector<ArrayOf<Complex>>& inputs,
                                            std::vector<ArrayOf<Complex>>& outputs)>;
 
-// Gradients of sum_i <weights_i, output_i> with respect to every input, each element by one
-// evaluation with an imaginary part of 1e-100: exact to rounding, without a difference that could
-// cancel.
+// Gradients of sum_i <weights_i, output_i> with respect to every input,
+// each element by one evaluation with an imaginary part of 1e-100:
+// exact to rounding, without a difference that could cancel.
 std::vector<Array> complex_step(const ComplexFunction& function, const std::vector<Array>& inputs,
                                 const std::vector<Array>& weights);
 

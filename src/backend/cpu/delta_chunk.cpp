@@ -492,8 +492,8 @@ void delta_chunk_backward(const DeltaSizes& sizes, const ChunkInput& in, float* 
   small_gemm(Store::kAdd, K, Vp, n, by_columns(s.q_plus, Kp), t.d_out, Vp, d_state, Vp);
   small_gemm(Store::kSubtract, K, Vp, n, by_columns(s.k_plus, Kp), t.dv, Vp, d_state, Vp);
 
-  // t.dq and t.dk_row hold the state parts alone until score_gradients adds the pairs within the
-  // chunk.
+  // t.dq and t.dk_row hold the state parts alone until
+  // score_gradients adds the pairs within the chunk.
   std::fill(t.dg, t.dg + (sizes.per_channel ? n * Kp : n), 0.0);
   add_state_reads(sizes, n, t);
   add_state_writes(sizes, n, t);

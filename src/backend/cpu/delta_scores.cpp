@@ -10,8 +10,8 @@ namespace {
 
 constexpr int64_t C = kChunk;
 
-// Columns of row block I (16 I .. 16 I + 15) that a lower triangle needs, rounded up to whole
-// vectors.
+// Columns of row block I (16 I .. 16 I + 15)
+// that a lower triangle needs, rounded up to whole vectors.
 int64_t columns_of(int64_t block) { return (block + 1) * kBlock; }
 
 // out = f32 of exp(a - b) over `count` channels; a is never above b.
@@ -154,8 +154,8 @@ void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows,
     small_gemm(Store::kAdd, kBlock, Kp, rows, by_columns(lower_weights + first * C + first, C),
                k + first * Kp, Kp, to, Kp);
   }
-  // dg_m = sum over i >= m > j of pairs_ij: column sums over i grow as m falls, then add those of j
-  // < m.
+  // dg_m = sum over i >= m > j of pairs_ij: column sums
+  // over i grow as m falls, then add those of j < m.
   double column_sums[C] = {};
   for (int64_t m = padded_rows - 1; m >= 0; --m) {
     const int64_t columns = columns_of(m / kBlock);
@@ -218,9 +218,9 @@ constexpr LaneUnits make_lane_units() {
 }
 constexpr LaneUnits kLaneUnits = make_lane_units();
 
-// Columns kTop .. kTop - 7 of a diagonal block, for scores and lower at once. Lanes are rows i; for
-// each channel E runs from its last column to its first, e_j = e_{j+1} exp(g_{j+1}) with a 1 for
-// row j.
+// Columns kTop .. kTop - 7 of a diagonal block, for scores and lower at once.
+// Lanes are rows i; for each channel E runs from its last column
+// to its first, e_j = e_{j+1} exp(g_{j+1}) with a 1 for row j.
 template <int kTop>
 void diagonal_columns(const DeltaSizes& sizes, const float* q_transposed, const float* k_transposed,
                       const float* k, const float* step_transposed, float* scores_columns,

@@ -1,6 +1,6 @@
-// Sequences and heads of the gated delta rule: who works on what, and where `saved` lies. The
-// chunks are in delta_chunk.h; calls that no backward follows step through short sequences token by
-// token instead.
+// Sequences and heads of the gated delta rule: who works on what,
+// and where `saved` lies. The chunks are in delta_chunk.h; calls that no
+// backward follows step through short sequences token by token instead.
 #include "ops/gated_delta_rule.h"
 
 #include <cstring>
@@ -297,8 +297,8 @@ void gated_delta_rule_backward(const Context& context, const ops::GatedDeltaRule
     chunks_before[s] = narrow<int32_t>(num_chunks);
     num_chunks += SavedLayout::num_chunks(args.sequences.length(s));
   }
-  // The value heads of a key head follow one another on one thread: their dq and dk add up in
-  // order.
+  // The value heads of a key head follow one another
+  // on one thread: their dq and dk add up in order.
   parallel_for(args.sequences.num() * H, [&](int64_t task) {
     float* own = scratch + thread_index() * thread_floats;
     const int64_t s = task / H;

@@ -17,9 +17,9 @@ inline int thread_index() { return omp_get_thread_num(); }
 // Below this many elements a loop runs on the calling thread: waking the others costs microseconds.
 inline constexpr int64_t kSerialElements = 16384;
 
-// body(i) for every i in [0, count), each on some thread; on one only where that suffices. There is
-// one copy of the body for all of this: two could be compiled to different roundings. `body` must
-// not throw.
+// body(i) for every i in [0, count), each on some thread; on one only
+// where that suffices. There is one copy of the body for all of this:
+// two could be compiled to different roundings. `body` must not throw.
 template <class Body>
 void parallel_for(int64_t count, const Body& body, bool worth_threads = true) {
 #pragma omp parallel for schedule(dynamic) if (worth_threads && count > 1)

@@ -1,5 +1,5 @@
-// exp, sigmoid, softplus and their kin in f32 without branches, so that loops over them become
-// vector code.
+// exp, sigmoid, softplus and their kin in f32 without
+// branches, so that loops over them become vector code.
 //
 // Each is accurate to a few units in the last place over the whole range of f32 (tests/backend/cpu
 // compares them with double): results that underflow go gradually to 0, overflow gives infinity,
@@ -11,9 +11,9 @@
 
 namespace deltatrain::backend::cpu {
 
-// exp(x) = 2^n exp(r), |r| <= ln(2) / 2, with exp(r) as its Taylor sum to r^7 (the rest is below
-// 6e-9). 2^n is applied in two factors: a single one could not reach the subnormal results or
-// infinity.
+// exp(x) = 2^n exp(r), |r| <= ln(2) / 2, with exp(r) as its Taylor
+// sum to r^7 (the rest is below 6e-9). 2^n is applied in two factors:
+// a single one could not reach the subnormal results or infinity.
 inline float exp_f32(float x) {
   constexpr float kRoundToInteger =
       12582912.0F;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits

@@ -1,5 +1,5 @@
-// The equations of ops/reference on the host, in f64 or f32: what every other backend is measured
-// against.
+// The equations of ops/reference on the host, in f64 or f32:
+// what every other backend is measured against.
 #include "backend/factories.h"
 #include "backend/reference/reference_tables.h"
 #include "device/host_device.h"

@@ -106,8 +106,8 @@ void gated_delta_rule_forward(const DeltaInputs<T>& in, View<T> o_RGV, View<T> f
   }
 }
 
-// Keeps the state before every token of one head, then walks back. d_final_state_SGKV may be
-// undefined.
+// Keeps the state before every token of one head,
+// then walks back. d_final_state_SGKV may be undefined.
 template <class T>
 void gated_delta_rule_backward(const DeltaInputs<T>& in, View<const T> do_RGV,
                                View<const T> d_final_state_SGKV, const DeltaGradients<T>& out) {
@@ -159,8 +159,8 @@ void gated_delta_rule_backward(const DeltaInputs<T>& in, View<const T> do_RGV,
           out.dq_RHK(r, h, k) += T(in.scale) * dq;
           out.dk_RHK(r, h, k) += dk;
         }
-        // d = beta (v - decayed^T k). The difference is made again rather than d / beta, for beta =
-        // 0.
+        // d = beta (v - decayed^T k). The difference
+        // is made again rather than d / beta, for beta = 0.
         T dbeta = T(0);
         for (int64_t v = 0; v < V; ++v) {
           T difference = in.v_RGV(r, g, v);

@@ -16,8 +16,8 @@
 
 namespace deltatrain::ops::reference {
 
-// What forward computes in one chunk of one head and backward needs again. Rows are tokens of the
-// chunk.
+// What forward computes in one chunk of one head
+// and backward needs again. Rows are tokens of the chunk.
 template <class T>
 struct DeltaChunk {
   int64_t begin = 0;     // first row of the chunk
