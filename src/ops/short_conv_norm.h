@@ -1,8 +1,8 @@
 // Convolution, SiLU and L2 norm of the delta rule's queries and keys at once: what short_conv.h and
 // l2_norm.h do one after the other.
 //
-//   forward    u = short_conv(x),  x = [q' | k']       q, k = l2_norm of the heads of u's two
-//   halves backward   du from dq and dk by l2_norm's backward, then dx and dweight by short_conv's
+//   forward    u = short_conv(x),  x = [q' | k']       q, k = l2_norm of the heads of u's two halves
+//   backward   du from dq and dk by l2_norm's backward, then dx and dweight by short_conv's
 //
 // A backend without functions of its own runs these two ops; it then rounds u to the activation
 // dtype in between. Source: arXiv:2412.06464. Derivation: docs/maths/short_conv.md,
@@ -40,6 +40,8 @@ struct ShortConvNormBackward {
   Tensor dweight_XW;  // out  f32 (f64), accumulates
 };
 
+// Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees, UnsupportedError for more
+// than 8 taps.
 void short_conv_norm_forward(const Context& context, const ShortConvNormForward& args);
 void short_conv_norm_backward(const Context& context, const ShortConvNormBackward& args);
 
