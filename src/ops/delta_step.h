@@ -38,7 +38,7 @@ struct DeltaStep {
   GateActivation activation = GateActivation::kSilu;
 };
 
-// H follows from the widths. Accumulates in f32 (f64 for f64).
+// H follows from the widths. Accumulates in f32 (f64 for f64). Throws ShapeError for the first argument that disagrees.
 void delta_step(const Context& context, const DeltaStep& args);
 
 struct DeltaStepKernels {
