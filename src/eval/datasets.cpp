@@ -150,8 +150,8 @@ void check_data(const fs::path& data, const std::vector<Task>& tasks, bool with_
     for (const std::string& split : splits) {
       const SplitFiles files = find_split(data, task, split);
       if (!files.found.empty()) continue;
-      missing.push_back(files.wanted + ".parquet or " + (data / task.name / split).string() +
-                        ".jsonl");
+      missing.push_back(files.wanted + ".parquet (its rows as .jsonl) or " +
+                        (data / task.name / split).string() + ".jsonl");
       datasets.insert(task.dataset);
     }
   }
@@ -174,10 +174,10 @@ Split read_split(const fs::path& data, const Task& task, const std::string& spli
   result.where = files.found.empty() ? files.wanted : files.found.front().string();
   for (const fs::path& path : files.found) {
     if (path.extension() == ".parquet")
-      throw UnsupportedError(error_text(path.string(), "format",
-                                        "JSON lines in this build: the rows as " +
-                                            (path.parent_path() / (split + ".jsonl")).string(),
-                                        "Parquet"));
+      throw UnsupportedError(error_text(
+          path.string(), "format",
+          "JSON lines: its rows as " + fs::path(path).replace_extension(".jsonl").string(),
+          "Parquet"));
     read_lines(path, result);
     result.digests[fs::relative(path, data).string()] = digest_of(path);
   }

@@ -1,6 +1,6 @@
 // Data sets as files on this machine, laid out as their repositories are.
 //
-//   DIR/allenai/ai2_arc/ARC-Easy/test-00000-of-00001.parquet      (or several parts)
+//   DIR/allenai/ai2_arc/ARC-Easy/test-00000-of-00001.jsonl        (or several parts)
 //   DIR/allenai/ai2_arc/ARC-Easy/test.jsonl                       one row an object, plain, .gz or
 //   .zst DIR/arc_easy/test.jsonl                                       under the task's own name
 #pragma once

@@ -226,6 +226,14 @@ TEST_F(EvalCommandTest, BadInputIsOneLine) {
   EXPECT_THAT(only_line(common() + "--tasks piqa --num-fewshot 2", 2), HasSubstr("piqa_train"));
   EXPECT_THAT(only_line(common() + "--tasks race --num-fewshot 6", 2),
               HasSubstr("expected 6 or more, got 5"));
+  const fs::path stored = *folder_ / "stored";
+  fs::create_directories(stored / "baber/piqa");
+  std::ofstream(stored / "baber/piqa/piqa_validation.parquet") << "PAR1";
+  EXPECT_THAT(
+      only_line("eval --model " + model() + " --tokenizer " + (*folder_ / "tokenizer").string() +
+                    " --data " + stored.string() + " --tasks piqa",
+                2),
+      HasSubstr("baber/piqa/piqa_validation.jsonl, got Parquet"));
   const fs::path broken = *folder_ / "broken";
   write_lines(broken / "piqa/validation.jsonl", {Json{{"goal", "g"}, {"sol1", "a"}, {"label", 0}}});
   const std::string with_broken = "eval --model " + model() + " --tokenizer " +
@@ -233,7 +241,8 @@ TEST_F(EvalCommandTest, BadInputIsOneLine) {
                                   " --tasks piqa";
   EXPECT_THAT(
       only_line(with_broken, 2),
-      HasSubstr("validation.jsonl: row 1: columns: expected sol2 among them, got goal, sol1, label"));
+      HasSubstr(
+          "validation.jsonl: row 1: columns: expected sol2 among them, got goal, sol1, label"));
   std::ofstream(broken / "piqa/validation.jsonl") << "{\"goal\": \n";
   EXPECT_THAT(
       only_line(with_broken, 2),
