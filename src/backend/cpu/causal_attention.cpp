@@ -298,7 +298,7 @@ void backward_key_tile(const HeadGradient& head, int64_t first_key, const Backwa
     for (int64_t i = 0; i < num_queries; ++i) {
       float* dq = head.dq + (first_query + i) * head.q.stride;
       const float* from = t.dq + i * sizes.Kp;
-      if (first_key == 0) {
+      if (first_key == 0) {  // NOLINT(bugprone-branch-clone): = and +=, behind the pragma
 #pragma omp simd
         for (int64_t c = 0; c < sizes.K; ++c) dq[c] = head.scale * from[c];
       } else {

@@ -323,7 +323,7 @@ void write_gradients(const DeltaSizes& sizes, const ChunkInput& in, const Backwa
     float* dq = out.dq + i * out.dqk_stride;
     float* dk = out.dk + i * out.dqk_stride;
     const int64_t row = i * Kp;
-    if (out.adds_qk) {
+    if (out.adds_qk) {  // NOLINT(bugprone-branch-clone): = and += are told apart after the pragma
 #pragma omp simd
       for (int64_t c = 0; c < sizes.K; ++c) {
         dq[c] += t.dq[row + c];
