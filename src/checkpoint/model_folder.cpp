@@ -103,9 +103,7 @@ void ModelFolder::read_all(std::span<const NamedTensor> parameters,
   const std::map<std::string, std::string> stored_as = resolve_ties(ties);
   std::vector<formats::TensorSpec> found;
   for (const auto& [name, stored] : stored_as) {
-    const auto it =
-        std::find_if(contents_->tensors.begin(), contents_->tensors.end(),
-                     [&stored](const formats::TensorSpec& spec) { return spec.name == stored; });
+    const auto it = std::ranges::find(contents_->tensors, stored, &formats::TensorSpec::name);
     found.push_back({name, it->dtype, it->shape});
   }
   std::vector<formats::TensorSpec> wanted;

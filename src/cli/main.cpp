@@ -73,6 +73,7 @@ int fail_on_output(int error) {
 
 }  // namespace
 
+// NOLINTNEXTLINE(bugprone-exception-escape): before the try stands only the definition of the options
 int main(int argc, char** argv) {
   using namespace deltatrain;  // NOLINT(google-build-using-namespace): the program's own namespace
   const auto reporter = cli::make_stderr_reporter();

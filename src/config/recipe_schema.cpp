@@ -271,6 +271,7 @@ RecipeField harmless(RecipeField field) {
 }
 
 // An expression that names one field, as a function on Recipe and const Recipe alike.
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a member access, which parentheses would break
 #define DELTATRAIN_FIELD(expression) \
   [](auto& r) -> auto& { return r.expression; }
 
