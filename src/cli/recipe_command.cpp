@@ -259,7 +259,9 @@ void plan(const RecipeOptions& options, Environment& environment) {
   std::string no_memory;  // why the memory isn't known
   try {
     planner.emplace(r, device);
-  } catch (const UnsupportedError& error) {
+  } catch (const UnsupportedError& error) {  // head sizes, say
+    no_memory = error.what();
+  } catch (const DeviceError& error) {  // a build without the backend
     no_memory = error.what();
   }
   MemoryPlan memory;
