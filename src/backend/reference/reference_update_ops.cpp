@@ -55,7 +55,9 @@ void adamw(const Context&, const ops::AdamW& a) {
     loops::adamw<T>(Out<T>(a.parameter_X), In<T>(a.gradient_X), Out<T>(a.m_X), Out<T>(a.v_X),
                     In<uint8_t>(a.decays_X), *a.scalars, a.beta1, a.beta2, a.eps, a.weight_decay);
   });
-  if (!a.compute_X.defined()) return;
+  // A step that is left out changes nothing, the copy included.
+  const bool left_out = !std::isfinite(a.scalars->gradient_norm) || a.scalars->skipped != 0;
+  if (!a.compute_X.defined() || left_out) return;
   for (int64_t i = 0; i < a.parameter_X.size(0); ++i)
     set_element(a.compute_X, i, element(a.parameter_X, i));
 }
