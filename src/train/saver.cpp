@@ -103,7 +103,17 @@ Saver::Saver(std::filesystem::path folder, const Recipe& recipe, std::string yam
       companions_(std::move(companions)) {}
 
 Saver::~Saver() {
+  if (preparing_.valid()) preparing_.wait();
   if (running_.valid()) running_.wait();
+}
+
+void Saver::prepare(TrainingStep& step) {
+  const auto bytes = 3 * static_cast<size_t>(step.parameters().flat_master().num_bytes());
+  preparing_ = std::async(std::launch::async, [bytes] {
+    Buffer buffer(host_memory(), bytes);
+    std::memset(buffer.data(), 0, bytes);
+    return buffer;
+  });
 }
 
 void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
@@ -112,6 +122,7 @@ void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
   const Context& context = step.context();
   const Tensor flat = step.parameters().flat_master();
   const auto block = static_cast<size_t>(flat.num_bytes());
+  if (preparing_.valid()) snapshot_ = preparing_.get();
   if (snapshot_.num_bytes() == 0) snapshot_ = Buffer(host_memory(), 3 * block);
   char* to = static_cast<char*>(snapshot_.data());
   context.device->copy_to_host(to, flat.raw(), block);

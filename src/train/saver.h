@@ -23,6 +23,10 @@ class Saver {
         std::vector<checkpoint::CompanionFile> companions);
   ~Saver();
 
+  // Takes the host memory of the snapshots and touches it, beside the first steps: what the system
+  // has to find and clear otherwise stalls the first save.
+  void prepare(TrainingStep& step);
+
   // Copies the tensors and starts to write. The report of the save before must have been taken.
   void save(TrainingStep& step, const checkpoint::CheckpointState& state);
 
@@ -42,6 +46,7 @@ class Saver {
   std::string yaml_;
   std::vector<checkpoint::CompanionFile> companions_;
   Buffer snapshot_;
+  std::future<Buffer> preparing_;
   double snapshot_seconds_ = 0;
   std::future<checkpoint::SaveReport> running_;
 };

@@ -407,6 +407,7 @@ TrainResult Trainer::run() {
         profile_ ? profile_->context() : context_, recipe_.model, recipe_.optimizer,
         batch_shape(recipe_.train.micro_batch_size), plan.arena());
     saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
+    saver_->prepare(*step_);
     log_->begin(resolved_, options_.command, context_.device->description(),
                 step_->parameters().num_parameters(), plan, plan.total(on_host()));
     tell_decay_groups();
