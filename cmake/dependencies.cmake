@@ -34,6 +34,24 @@ add_library(deltatrain_dnnl INTERFACE)
 target_include_directories(deltatrain_dnnl SYSTEM INTERFACE ${DELTATRAIN_DNNL_INCLUDE})
 target_link_libraries(deltatrain_dnnl INTERFACE ${DELTATRAIN_DNNL_LIBRARY})
 
+# Optional: without it there are no PNG pictures.
+find_path(DELTATRAIN_CAIRO_INCLUDE cairo.h PATH_SUFFIXES cairo)
+if(DELTATRAIN_CAIRO_INCLUDE)
+  # PNG pictures of curves. Headers alone: it is opened when the first picture is drawn, since it brings thirty other
+  # libraries, which training on a bare machine does not need.
+  add_library(deltatrain_cairo INTERFACE)
+  target_include_directories(deltatrain_cairo SYSTEM INTERFACE ${DELTATRAIN_CAIRO_INCLUDE})
+  target_link_libraries(deltatrain_cairo INTERFACE ${CMAKE_DL_LIBS})
+else()
+  message(STATUS "PNG: no Cairo found, not built in")
+endif()
+
+set(Protobuf_USE_STATIC_LIBS ON)
+find_package(Protobuf QUIET)  # event files for TensorBoard, optional; 0.6 MB of the lite library
+if(NOT Protobuf_FOUND OR NOT TARGET protobuf::protoc)
+  message(STATUS "TensorBoard: no protobuf with protoc found, not built in")
+endif()
+
 include(arrow)  # Parquet input; a build without it refuses such files by name
 
 if(DELTATRAIN_TESTS)

@@ -9,12 +9,14 @@ packages="
   cmake
   g++
   git
+  libcairo2-dev
   libcli11-dev
   libdnnl-dev
   libfmt-dev
   libgmock-dev
   libgtest-dev
   libpcre2-dev
+  libprotobuf-dev
   libsimdjson-dev
   libssl-dev
   libxxhash-dev
@@ -23,6 +25,7 @@ packages="
   make
   ninja-build
   nlohmann-json3-dev
+  protobuf-compiler
   python3-venv
   zlib1g-dev
 "

@@ -54,7 +54,7 @@ std::string small_pickle() {
 
 void make(const fs::path& source, const fs::path& out) {
   for (const char* name : {"pickle", "zip", "torch_file", "safetensors", "indexed_dataset",
-                           "hf_config", "tokenizer_json"})
+                           "hf_config", "tokenizer_json", "run_log", "chrome_trace"})
     fs::create_directories(out / name);
   const fs::path golden = source / "tests" / "golden";
 
@@ -93,6 +93,27 @@ void make(const fs::path& source, const fs::path& out) {
   for (const char* name : {"tiny_gdn", "tiny_kda", "tiny_hybrid"})
     fs::copy_file(golden / name / "config.json", out / "hf_config" / name,
                   fs::copy_options::overwrite_existing);
+  put(out / "run_log/metrics",
+      "{\"kind\":\"run\",\"time\":1,\"train_iters\":3}\n{\"kind\":\"step\",\"step\":1,\"loss\":5.5,"
+      "\"grad_norm\":1,\"lr\":0.1,\"seconds\":0.5,\"parts\":{\"data\":0.1}}\n{\"kind\":\"step\",\"step\":2,"
+      "\"loss\":null,\"skipped\":true}\n{\"kind\":\"resume\",\"step\":1}\n{\"kind\":\"step\",\"step\":2,"
+      "\"loss\":5}\n{\"kind\":\"validation\",\"step\":2,\"loss\":5}\n{\"kind\":\"end\",\"time\":2}\n");
+  put(out / "run_log/megatron",
+      " [2026-01-31 12:00:01.500000] iteration        1/    4768 | elapsed time per iteration (ms): "
+      "1.0/2.0 | tokens/s/GPU inst/harmonic mean: 3.0/4.0 | learning rate: 1.0E-04 | lm loss: 1.2E+01 "
+      "| grad norm: 1.2 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
+      " iteration       10/    4768 | lm loss: 9.0E+00 |\n validation loss at iteration 10 | lm loss "
+      "value: 9.5E+00 |\n iteration       20/    4768 | lm loss: 8.0E+00 |\n");
+  put(out / "run_log/state",
+      "{\"max_steps\":9,\"log_history\":[{\"step\":1,\"loss\":NaN},{\"step\":2,\"loss\":40.0,"
+      "\"learning_rate\":1e-4},{\"step\":2,\"train_runtime\":5}]}");
+  put(out / "run_log/lines",
+      "{\"current_steps\":1,\"loss\":40,\"elapsed_time\":\"0:00:05\"}\n{\"current_steps\":3,\"loss\":39}\n");
+  put(out / "run_log/console", "{'loss': 95.7, 'epoch': 0.1}\n{'loss': 80.0, 'learning_rate': 1e-4}\n");
+  put(out / "chrome_trace/small",
+      "{\"traceEvents\":[{\"ph\":\"X\",\"name\":\"a\",\"pid\":0,\"tid\":1,\"ts\":1,\"dur\":2},"
+      "{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":0,\"args\":{\"name\":\"p\"}},"
+      "{\"ph\":\"s\",\"id\":1,\"pid\":\"s\"}]}");
   for (const auto& entry : fs::directory_iterator(golden / "text")) {
     if (entry.path().extension() != ".json") continue;
     const auto root = nlohmann::json::parse(read_file(entry.path()));
