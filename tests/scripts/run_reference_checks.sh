@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares tokenizers, prepared data and orders with the libraries of others, on CI-sized data:
+# Compares tokenizers, prepared data, orders and event files with the libraries of others, on CI-sized data:
 #
 #   tests/scripts/run_reference_checks.sh PROGRAM [WORK]
 #
@@ -42,5 +42,22 @@ for part in rows parquet files empty orders; do
   check "data: $part" "$venv/bin/python" tests/scripts/check_data.py --program "$program" --work "$work/data" --rounds 12 --only "$part"
 done
 rm -rf "$work/data"
+
+# TensorBoard brings its own protobuf and numpy: an environment of its own.
+board=$work/tensorboard
+if [ ! -e "$board/ready-1" ]; then
+  mkdir -p "$board"
+  if { python3 -m venv "$board/venv" && "$board/venv/bin/pip" install -q --disable-pip-version-check tensorboard==2.21.0 \
+    setuptools==65.5.0 numpy==2.4.6; } >"$board/install.log" 2>&1; then
+    touch "$board/ready-1"
+  else
+    tail -n 3 "$board/install.log" >&2
+    echo "reference checks: TensorBoard SKIPPED, it cannot be installed here"
+  fi
+fi
+if [ -e "$board/ready-1" ]; then
+  check "tensorboard" "$board/venv/bin/python" tests/scripts/check_tensorboard.py --program "$program" --work "$board/run"
+fi
+rm -rf "$board/run"
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
