@@ -1,6 +1,7 @@
 #include "cli/stderr_reporter.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -26,6 +27,12 @@ std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(seconds));
   if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
+}
+
+size_t terminal_columns() {
+  winsize size{};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return 80;
+  return size.ws_col;
 }
 
 class StderrReporter final : public Reporter {
@@ -80,6 +87,9 @@ class StderrReporter final : public Reporter {
     }
     if (!detail.empty()) line += fmt::format("  {}", detail);
     if (terminal_) {
+      // A longer line would break, and only its last part be replaced by the next.
+      const size_t columns = terminal_columns();
+      if (line.size() >= columns) line.resize(columns - 1);
       fmt::print(stderr, "\r\x1b[2K{}", line);
       if (finished) fmt::print(stderr, "\n");
       bar_shown_ = !finished;

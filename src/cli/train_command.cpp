@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
 #include "cli/device_options.h"
+#include "cli/validators.h"
 #include "config/recipe_reader.h"
 #include "train/trainer.h"
 
@@ -22,6 +23,7 @@ struct Options {
   std::vector<std::string> overrides;
   bool resume = false;
   bool profile = false;
+  std::string sample_prompt;
   DeviceOptions device;
 };
 
@@ -100,7 +102,8 @@ void run(const Options& options, Environment& environment) {
         return !gemm_file.empty() && std::filesystem::exists(gemm_file) ? read_file(gemm_file)
                                                                         : "{}";
       },
-      .profile = options.profile};
+      .profile = options.profile,
+      .sample_prompt = options.sample_prompt};
   const train::TrainResult result = train::train(device.context(), device.planning_context(),
                                                  resolved, train_options, environment.reporter);
   std::printf("%lld steps", static_cast<long long>(result.steps));
@@ -128,6 +131,11 @@ void add_train_command(CLI::App& app, Environment& environment) {
   command->add_flag("--profile", options->profile,
                     "Time the third step by part and op: OUT/profile/step.md and "
                     "rank0.trace.json (chrome://tracing, Perfetto)");
+  command
+      ->add_option("--sample-prompt", options->sample_prompt,
+                   "Text that the model goes on with at each validation step and at the end, written to "
+                   "metrics.jsonl")
+      ->check(well_formed_text());
   options->device.add_to(*command);
   command->footer(
       "SIGTERM and SIGINT save at the next step and end with exit code 128 + signal.\n"

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "text/utf8.h"
 
 namespace deltatrain::cli {
 
@@ -22,6 +23,17 @@ CLI::Validator whole_number(uint64_t low, uint64_t high) {
   };
   return {check,
           is_open ? bounds : "in [" + std::to_string(low) + " - " + std::to_string(high) + "]"};
+}
+
+CLI::Validator well_formed_text() {
+  const auto check = [](const std::string& text) -> std::string {
+    const size_t bad = text::find_ill_formed_utf8(text);
+    if (!text.empty() && bad == std::string::npos) return "";
+    return error_text("", "", "a text in UTF-8",
+                      text.empty() ? "an empty one"
+                                   : "other bytes from offset " + std::to_string(bad) + " on");
+  };
+  return {check, "TEXT"};
 }
 
 }  // namespace deltatrain::cli

@@ -11,4 +11,7 @@ namespace deltatrain::cli {
 // largest value for what is larger.
 CLI::Validator whole_number(uint64_t low, uint64_t high = std::numeric_limits<uint64_t>::max());
 
+// UTF-8, not empty.
+CLI::Validator well_formed_text();
+
 }  // namespace deltatrain::cli

@@ -246,6 +246,26 @@ double TrainingStep::evaluate(const TokenBatch& batch) {
   return loss_sum();
 }
 
+std::vector<float> TrainingStep::next_token_logits(std::span<const int32_t> ids, int64_t count) {
+  const auto R = static_cast<int64_t>(ids.size());
+  DELTATRAIN_CHECK(count >= 1 && count <= R, std::to_string(count) + " of " + std::to_string(R));
+  const int64_t D = model_.config().hidden_size, N = model_.config().vocab_size;
+  const std::vector<int32_t> offsets = {0, narrow<int32_t>(R)};
+  const Arena::ScratchScope scope(arena_);
+  const Pass pass{.context = context_,
+                  .parameters = parameters_,
+                  .sequences = upload({.ids = ids, .labels = {}, .offsets = offsets}),
+                  .mode = Pass::Mode::kInference};
+  const Tensor hidden_RD = pass.scratch_activation({R, D});
+  model_.forward(pass, ids_.tensor(DType::kI32, {R}), hidden_RD);
+  const Tensor logits_RN = pass.scratch_activation({1, N});
+  ops::linear_forward(context_, {.x_RD = hidden_RD.rows(count - 1, count),
+                                 .weight_XD = pass.weight(model_.head()),
+                                 .y_RX = logits_RN});
+  const std::vector<double> logits = to_host(context_, logits_RN);
+  return {logits.begin(), logits.end()};
+}
+
 std::vector<double> to_host(const Context& context, const Tensor& tensor) {
   DELTATRAIN_CHECK(tensor.is_contiguous(), describe(tensor));
   const auto n = static_cast<size_t>(tensor.num_elements());

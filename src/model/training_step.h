@@ -86,6 +86,11 @@ class TrainingStep {
   // Sum of the losses of a batch, without gradients; waits for the device.
   double evaluate(const TokenBatch& batch);
 
+  // Logits behind the first `count` of `ids`, which go through as one sequence; those after them do
+  // not matter, and keep the shapes, and so the choice of product algorithms, the same from call to
+  // call. At most the planned rows. Waits for the device. [N]
+  std::vector<float> next_token_logits(std::span<const int32_t> ids, int64_t count);
+
   // What `dump` looks at; purposes kTrace and kGradients.
   struct Trace {
     std::vector<double> logits;                // [R, N]

@@ -12,7 +12,7 @@ struct LogLine {
   int64_t consumed_samples = 0;
   double milliseconds_per_iteration = 0;  // mean over the interval
   double tflops_per_device = 0;           // model FLOPs
-  double learning_rate = 0;               // the one that the iteration used
+  double learning_rate = 0;               // the next iteration's, as Megatron prints it
   int64_t global_batch_size = 0;
   double loss = 0;  // mean over the interval's steps that were not skipped
   double gradient_norm = 0;

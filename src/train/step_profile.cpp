@@ -45,7 +45,8 @@ void StepProfile::mark(std::string_view op) {
   marks_.push_back({part_, std::string(op)});
 }
 
-void StepProfile::start() {
+void StepProfile::start(Detail detail) {
+  detail_ = detail;
   context_.device->take_marks();
   marks_.clear();
   spans_.clear();
@@ -68,11 +69,23 @@ void StepProfile::part(std::string_view name) {
   part_ = name;
   mark("");
 }
-void StepProfile::begin(std::string_view op) { mark(op); }
-void StepProfile::end(std::string_view) { mark(""); }
+void StepProfile::begin(std::string_view op) {
+  if (detail_ == Detail::kOps) mark(op);
+}
+void StepProfile::end(std::string_view) {
+  if (detail_ == Detail::kOps) mark("");
+}
 
 double StepProfile::total_seconds() const {
   return spans_.empty() ? 0 : spans_.back().end_seconds - spans_.front().begin_seconds;
+}
+
+std::vector<std::pair<std::string, double>> StepProfile::part_seconds() const {
+  std::vector<Sum> sums;
+  for (const Span& span : spans_) add(sums, span.part, span.end_seconds - span.begin_seconds);
+  std::vector<std::pair<std::string, double>> parts;
+  for (Sum& sum : sums) parts.emplace_back(std::move(sum.name), sum.seconds);
+  return parts;
 }
 
 std::string StepProfile::tables() const {

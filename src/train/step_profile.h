@@ -1,10 +1,12 @@
-// Times of the parts and ops of one training step, without stopping the device between them.
+// Times of the parts, or of parts and ops, of a training step, without stopping the device between
+// them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "device/context.h"
@@ -22,7 +24,9 @@ class StepProfile final : public ops::OpObserver {
   // The same context, whose ops are observed between start() and finish().
   Context context() const;
 
-  void start();
+  // kParts: one mark a part, little enough for every step.
+  enum class Detail : uint8_t { kParts, kOps };
+  void start(Detail detail = Detail::kOps);
   void finish();  // waits for the device
 
   void part(std::string_view name) override;
@@ -38,6 +42,8 @@ class StepProfile final : public ops::OpObserver {
   };
   const std::vector<Span>& spans() const { return spans_; }
   double total_seconds() const;
+  // Sums by part, in order of first appearance.
+  std::vector<std::pair<std::string, double>> part_seconds() const;
 
   // Markdown: a table of parts and one of ops, slowest first, with calls, milliseconds and shares.
   std::string tables() const;
@@ -54,6 +60,7 @@ class StepProfile final : public ops::OpObserver {
   const Context& context_;
   ops::OpTable table_;
   bool running_ = false;
+  Detail detail_ = Detail::kOps;
   std::string part_;
   std::vector<Mark> marks_;  // what follows each mark of the device
   std::vector<Span> spans_;

@@ -22,6 +22,8 @@
 #include "optim/optimizer.h"
 #include "optim/schedule.h"
 #include "text/tokenizer.h"
+#include "train/device_peak.h"
+#include "train/text_sampler.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/saver.h"
@@ -71,8 +73,10 @@ class Trainer {
   void warn_of_changes(const std::string& recipe_before, const std::filesystem::path& from);
   void loop();
   void one_step();
+  RunDevice run_device() const;
   void write_profile();
   void validate();
+  void sample();
   void save();
   void report_save(Saver::Wait wait);
 
@@ -90,6 +94,7 @@ class Trainer {
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<data::BatchLoader> validation_;
   std::unique_ptr<Saver> saver_;
+  std::unique_ptr<TextSampler> sampler_;
   int64_t iteration_ = 0;  // steps done, skipped ones included
   int64_t completed_ = 0;  // steps that changed the weights: what schedule and optimizer count
   int64_t saved_at_ = -1;
@@ -270,8 +275,8 @@ void Trainer::warn_of_changes(const std::string& recipe_before, const std::files
 }
 
 void Trainer::one_step() {
-  const bool profiled = profile_ != nullptr && ++steps_here_ == kProfiledStep;
-  if (profiled) profile_->start();
+  const bool profiled = options_.profile && ++steps_here_ == kProfiledStep;
+  profile_->start(profiled ? StepProfile::Detail::kOps : StepProfile::Detail::kParts);
   const auto start = Clock::now();
   const double waited_before = loader_->waited_seconds();
   const data::StepBatch& batch = loader_->next_step();
@@ -285,6 +290,7 @@ void Trainer::one_step() {
   const optim::Optimizer::Result update = step_->update(rate, completed_ + 1);
   const double loss = step_->loss_sum() / valid;
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  profile_->finish();
   const bool finite = std::isfinite(loss) && !update.skipped;
   ++iteration_;
   if (profiled) write_profile();
@@ -299,9 +305,12 @@ void Trainer::one_step() {
               .loss = loss,
               .gradient_norm = update.gradient_norm,
               .learning_rate = rate,
+              .next_learning_rate = optim::learning_rate(recipe_.optimizer, recipe_.schedule,
+                                                         recipe_.train.train_iters, completed_),
               .seconds = seconds,
               .data_seconds = waited,
-              .skipped = !finite});
+              .skipped = !finite,
+              .part_seconds = profile_->part_seconds()});
   if (!finite && recipe_.train.on_nonfinite == OnNonFinite::kStop) {
     throw NumericError(
         error_text(fmt::format("step {}", iteration_), "loss and gradient norm", "finite numbers",
@@ -311,8 +320,13 @@ void Trainer::one_step() {
   }
 }
 
+RunDevice Trainer::run_device() const {
+  const std::string description = context_.device->description();
+  return {.description = description,
+          .peak_flops = peak_flops(description, context_.activation_dtype)};
+}
+
 void Trainer::write_profile() {
-  profile_->finish();
   const std::filesystem::path folder = folder_->path() / "profile";
   std::filesystem::create_directories(folder);
   write_file_atomically(folder / "step.md", profile_->tables());
@@ -324,6 +338,7 @@ void Trainer::write_profile() {
 
 void Trainer::validate() {
   if (validation_ == nullptr) return;
+  const auto start = Clock::now();
   validation_->seek(0);
   int64_t batches = recipe_.train.eval_iters;
   if (batches == 0) {
@@ -339,7 +354,20 @@ void Trainer::validate() {
     tokens += batch.num_valid_tokens;
   }
   result_.validation_loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
-  log_->validation(iteration_, *result_.validation_loss, tokens);
+  log_->validation(iteration_, *result_.validation_loss, tokens,
+                   std::chrono::duration<double>(Clock::now() - start).count());
+}
+
+void Trainer::sample() {
+  if (sampler_ == nullptr) return;
+  const auto start = Clock::now();
+  try {
+    const std::string text = sampler_->continue_prompt(*step_, iteration_);
+    log_->sample(iteration_, sampler_->prompt(), text,
+                 std::chrono::duration<double>(Clock::now() - start).count());
+  } catch (const NumericError& error) {
+    reporter_.warning("train", fmt::format("step {}: no sample: {}", iteration_, error.what()));
+  }
 }
 
 void Trainer::report_save(Saver::Wait wait) {
@@ -370,7 +398,10 @@ void Trainer::loop() {
     one_step();
     report_save(Saver::Wait::kNo);
     const bool last = iteration_ == recipe_.train.train_iters;
-    if (last || (eval > 0 && iteration_ % eval == 0)) validate();
+    if (last || (eval > 0 && iteration_ % eval == 0)) {
+      validate();
+      sample();
+    }
     const int signal = options_.stop_signal ? options_.stop_signal() : 0;
     if (last || signal != 0 || (interval > 0 && iteration_ % interval == 0)) save();
     if (!last) result_.stopped_by_signal = signal;
@@ -398,17 +429,19 @@ TrainResult Trainer::run() {
   const std::vector<checkpoint::CompanionFile> files = companions();
   open_data();
   const MemoryPlan plan = plan_or_refuse();
+  if (!options_.sample_prompt.empty())
+    sampler_ = std::make_unique<TextSampler>(recipe_, options_.sample_prompt);
   folder_ = std::make_unique<RunFolder>(
       options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
   log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
   try {
-    if (options_.profile) profile_ = std::make_unique<StepProfile>(context_);
+    profile_ = std::make_unique<StepProfile>(context_);
     step_ = std::make_unique<TrainingStep>(
-        profile_ ? profile_->context() : context_, recipe_.model, recipe_.optimizer,
+        profile_->context(), recipe_.model, recipe_.optimizer,
         batch_shape(recipe_.train.micro_batch_size), plan.arena());
     saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
     saver_->prepare(*step_);
-    log_->begin(resolved_, options_.command, context_.device->description(),
+    log_->begin(resolved_, options_.command, run_device(),
                 step_->parameters().num_parameters(), plan, plan.total(on_host()));
     tell_decay_groups();
     if (options_.resume) {

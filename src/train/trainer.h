@@ -21,6 +21,9 @@ struct TrainOptions {
   std::function<std::string()>
       algorithms;        // matrix-product choices as JSON, stored with checkpoints
   bool profile = false;  // time the third step of this process by part and op: OUT/profile/
+  // Text that is gone on with at each validation step and at the end, for people to look at; needs
+  // data.tokenizer. Empty: none.
+  std::string sample_prompt;
 };
 
 struct TrainResult {

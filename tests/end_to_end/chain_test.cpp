@@ -13,6 +13,7 @@
 #include <sstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "support/test_files.h"
 
@@ -121,6 +122,38 @@ TEST_F(ChainTest, ConvertVerifyGenerateAndPlot) {
   EXPECT_NE(text.out.find(". "), std::string::npos) << text.out;
   run("plot " + at("run") + " --out " + at("loss.svg"));
   EXPECT_EQ(read(at("loss.svg")).substr(0, 4), "<svg");
+}
+
+TEST_F(ChainTest, SamplesOfTextAreWrittenAndChangeNothing) {
+  const std::string options =
+      "train " + train_options() + " --set train.train_iters=4 --set train.eval_interval=2 --out ";
+  const auto lines_of = [](const std::string& folder, const std::string& kind) {
+    std::istringstream file(read(at(folder) + "/metrics.jsonl"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(file, line);) {
+      // Up to the times.
+      if (line.find("\"kind\":\"" + kind + "\"") != std::string::npos)
+        lines.push_back(line.substr(0, line.find(",\"seconds\"")));
+    }
+    return lines;
+  };
+  run(options + at("without"));
+  run(options + at("with") + " --sample-prompt 'The kernel'");
+  run(options + at("again") + " --sample-prompt 'The kernel'");
+  const auto samples = lines_of("with", "sample");
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0].find("{\"kind\":\"sample\",\"step\":2,\"prompt\":\"The kernel\",\"text\":\""), 0U);
+  EXPECT_GT(samples[1].size(), samples[0].find("\"text\"") + 20);
+  EXPECT_EQ(lines_of("again", "sample"), samples);
+  EXPECT_EQ(lines_of("with", "step"), lines_of("without", "step"));
+  EXPECT_EQ(lines_of("without", "sample").size(), 0U);
+
+  EXPECT_EQ(failure(options + at("x") + " --set data.tokenizer= --sample-prompt The", 2),
+            "train: --sample-prompt: expected data.tokenizer in the recipe, got none");
+  EXPECT_NE(failure(options + at("x") + " --sample-prompt \"$(printf '\\377')\"", 2)
+                .find("expected a text in UTF-8, got other bytes from offset 0 on"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(at("x")));
 }
 
 // The block of commands under "By hand", line by line as it stands, where the reader would type it: in a folder with

@@ -2,16 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
 #include "backend/registry.h"
+#include "base/files.h"
 #include "config/hf_config.h"
 #include "formats/safetensors.h"
+#include "ops/cross_entropy.h"
 #include "ops/op_table.h"
 #include "small_model.h"
 #include "support/test_files.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain {
 namespace {
@@ -50,6 +54,47 @@ TEST(TrainingStepTest, ALossThatIsNotFiniteLeavesTheStepOut) {
       EXPECT_EQ(result.skipped, !finite);
       EXPECT_EQ(std::isfinite(step.loss_sum()), finite);
       EXPECT_EQ(to_host(context, step.parameters().flat_master()) == before, !finite);
+    }
+  }
+}
+
+// Against the logits of a whole row, whose values golden_model_test.cpp checks; what stands behind the
+// tokens that count does not matter.
+TEST(TrainingStepTest, LogitsOfTheNextTokenAreThoseOfTheRow) {
+  const auto folder = test::golden_path("tiny_hybrid");
+  const ModelConfig config = model_config_from_hf(read_file(folder / "config.json"), "tiny_hybrid");
+  const formats::SafetensorsFolder weights(folder);
+  constexpr int64_t R = 40;
+  std::vector<int32_t> ids(R), labels(R, ops::kIgnoredLabel);
+  for (size_t t = 0; t < ids.size(); ++t)
+    ids[t] = static_cast<int32_t>((t * t * 31 + 7 * t) % static_cast<size_t>(config.vocab_size));
+  const std::vector<int32_t> offsets = {0, R};
+  for (const DeviceKind kind : {DeviceKind::kReference, DeviceKind::kCpu}) {
+    const verify::ModelBounds bounds =
+        kind == DeviceKind::kReference ? verify::kModelF64 : verify::kModelF32;
+    const auto load = [&](test::SmallModel& model) {
+      model.load([&](const std::string& name) -> const formats::StoredTensor& {
+        return *weights.at(name).tensor;
+      });
+    };
+    test::SmallModel whole(kind, config, {.num_rows = R, .num_sequences = 1},
+                           TrainingStep::Purpose::kTrace);
+    // Planned for more rows in two sequences, as in training.
+    test::SmallModel trained(kind, config, {.num_rows = 128, .num_sequences = 2},
+                             TrainingStep::Purpose::kTrain);
+    load(whole);
+    load(trained);
+    const std::vector<double> rows =
+        whole.step().trace({.ids = ids, .labels = labels, .offsets = offsets}, 1).logits;
+    for (const int64_t count : {int64_t{1}, int64_t{17}, R}) {
+      std::vector<int32_t> padded = ids;
+      std::fill(padded.begin() + count, padded.end(), 3);
+      const std::vector<float> logits = trained.step().next_token_logits(padded, count);
+      const auto begin = rows.begin() + (count - 1) * config.vocab_size;
+      EXPECT_LE(test::relative_error({logits.begin(), logits.end()},
+                                     {begin, begin + config.vocab_size}),
+                kind == DeviceKind::kReference ? 1e-7 : bounds.logits)  // they come as f32
+          << count;
     }
   }
 }
