@@ -9,6 +9,7 @@ packages="
   cmake
   g++
   git
+  libboost-dev
   libcairo2-dev
   libcli11-dev
   libdnnl-dev

@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "checkpoint/checkpoint.h"
 #include "cli/commands.h"
+#include "cli/dashboard.h"
 #include "cli/device_options.h"
 #include "cli/validators.h"
 #include "config/recipe_reader.h"
@@ -23,7 +24,7 @@ struct Options {
   std::vector<std::string> overrides;
   bool resume = false;
   bool profile = false;
-  std::string sample_prompt;
+  std::string sample_prompt, dashboard;
   DeviceOptions device;
 };
 
@@ -93,6 +94,13 @@ void run(const Options& options, Environment& environment) {
     if (options.resume) restore_algorithms(out, gemm_file);
   }
   DeviceChoice device(device_options, gemm_file);
+  std::unique_ptr<Dashboard> dashboard;
+  std::string sample_prompt = options.sample_prompt;
+  if (!options.dashboard.empty()) {
+    dashboard = std::make_unique<Dashboard>(options.dashboard, out);
+    environment.reporter.message("dashboard", dashboard->url());
+    if (sample_prompt.empty() && !resolved.recipe.data.tokenizer.empty()) sample_prompt = "The";
+  }
   const train::TrainOptions train_options{
       .out = options.out,
       .resume = options.resume,
@@ -103,7 +111,7 @@ void run(const Options& options, Environment& environment) {
                                                                         : "{}";
       },
       .profile = options.profile,
-      .sample_prompt = options.sample_prompt};
+      .sample_prompt = sample_prompt};
   const train::TrainResult result = train::train(device.context(), device.planning_context(),
                                                  resolved, train_options, environment.reporter);
   std::printf("%lld steps", static_cast<long long>(result.steps));
@@ -136,6 +144,10 @@ void add_train_command(CLI::App& app, Environment& environment) {
                    "Text that the model goes on with at each validation step and at the end, written to "
                    "metrics.jsonl")
       ->check(well_formed_text());
+  command->add_option("--dashboard", options->dashboard,
+                      "PORT, or HOST:PORT: serve a page of the run while it goes on, with samples "
+                      "of text behind --sample-prompt, else \"The\"; without HOST on this machine "
+                      "alone; port 0: a free one");
   options->device.add_to(*command);
   command->footer(
       "SIGTERM and SIGINT save at the next step and end with exit code 128 + signal.\n"

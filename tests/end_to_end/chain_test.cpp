@@ -1,8 +1,11 @@
 // The whole chain through the program itself, on text that the test makes, and what it says to bad input.
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -298,6 +301,104 @@ TEST_F(ChainTest, RecipePlanAndTrainCountTheSameMemory) {
     EXPECT_NE(plan.find("\"total\": " + std::to_string(bytes) + "\n"), std::string::npos)
         << plan << bytes;
   }
+}
+
+// A request as it stands, and all that comes back until the other side closes; "" where nothing does.
+std::string http(int port, const std::string& request) {
+  const int connection = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const timeval patience{30, 0};
+  ::setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  std::string answer;
+  if (::connect(connection, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 &&
+      ::send(connection, request.data(), request.size(), MSG_NOSIGNAL) ==
+          static_cast<ssize_t>(request.size())) {
+    char buffer[65536];
+    for (ssize_t n = 0; (n = ::recv(connection, buffer, sizeof buffer, 0)) > 0;)
+      answer.append(buffer, static_cast<size_t>(n));
+  }
+  ::close(connection);
+  return answer;
+}
+
+std::string get(int port, const std::string& path) {
+  return http(port, "GET " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+}
+
+std::string body_of(const std::string& answer) {
+  const size_t end = answer.find("\r\n\r\n");
+  return end == std::string::npos ? "" : answer.substr(end + 4);
+}
+
+TEST_F(ChainTest, TheDashboardServesTheRunWhileItGoesOn) {
+  const std::string command = "exec " + std::string(DELTATRAIN_TEST_PROGRAM) + " train " +
+                              train_options() +
+                              " --set train.train_iters=100000 --dashboard 0 --out " + at("live") +
+                              " >/dev/null 2>" + at("live.txt");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    ::_exit(127);
+  }
+  const std::string metrics = at("live") + "/metrics.jsonl";
+  for (int i = 0; i < 600 && read(metrics).find("\"step\":3,") == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const std::string said = read(at("live.txt")), url = "[dashboard] http://127.0.0.1:";
+  const size_t at_url = said.find(url);
+  ASSERT_NE(at_url, std::string::npos) << said;
+  const int port = std::stoi(said.substr(at_url + url.size()));
+
+  const std::string page = get(port, "/");
+  EXPECT_EQ(page.substr(0, 15), "HTTP/1.1 200 OK");
+  EXPECT_EQ(body_of(page).substr(0, 15), "<!DOCTYPE html>");
+  EXPECT_NE(page.find("\"live\":true"), std::string::npos);
+  const std::string first = body_of(get(port, "/metrics.jsonl/0"));
+  EXPECT_EQ(first.substr(0, 13), "{\"kind\":\"run\"");
+  EXPECT_EQ(first.back(), '\n');
+  EXPECT_EQ(read(metrics).substr(0, first.size()), first);
+  // What has been written since.
+  std::string rest;
+  for (int i = 0; i < 300 && rest.empty(); ++i) {
+    rest = body_of(get(port, "/metrics.jsonl/" + std::to_string(first.size())));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  EXPECT_EQ(read(metrics).substr(first.size(), rest.size()), rest);
+  EXPECT_EQ(rest.substr(0, 9), "{\"kind\":\"");
+  EXPECT_EQ(body_of(get(port, "/metrics.jsonl/999999999999")), "");
+
+  for (const char* path : {"/recipe.yaml", "/../recipe.yaml", "/metrics.jsonl", "/metrics.jsonl/-1",
+                           "/metrics.jsonl/1x", "/metrics.jsonl/99999999999999999999"})
+    EXPECT_EQ(get(port, path).substr(0, 12), "HTTP/1.1 404") << path;
+  EXPECT_EQ(
+      http(port, "POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").substr(0, 12),
+      "HTTP/1.1 405");
+  // Not HTTP, and more header than is read: closed without an answer.
+  EXPECT_EQ(http(port, "\x16\x03\x01 hello\r\n\r\n"), "");
+  EXPECT_EQ(http(port, "GET /" + std::string(100000, 'x') + " HTTP/1.1\r\n\r\n"), "");
+
+  // The port is taken: the second run says so before it makes its folder.
+  EXPECT_NE(failure("train " + train_options() + " --out " + at("second") + " --dashboard " +
+                        std::to_string(port),
+                    5)
+                .find(std::to_string(port) + ": cannot be listened on: "),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(at("second")));
+  for (const char* address : {"65536", "x", ":80", "127.0.0.1:"})
+    EXPECT_NE(
+        failure("train " + train_options() + " --out " + at("second") + " --dashboard " + address,
+                2)
+            .find("--dashboard: expected PORT or HOST:PORT"),
+        std::string::npos);
+
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  EXPECT_EQ(get(port, "/"), "");
 }
 
 TEST_F(ChainTest, ATermSignalSavesAndResumeGoesOn) {
