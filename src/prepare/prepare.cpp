@@ -1,10 +1,10 @@
 #include "prepare/prepare.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -89,9 +89,10 @@ void check_options(const PrepareOptions& options) {
 Json settings_of(const PrepareOptions& options, const TextEncoder& encoder, const Plan& plan,
                  formats::TokenType type) {
   std::string fingerprints;
-  for (const InputFile& file : plan.files) {
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    const InputFile& file = plan.files[i];
     fingerprints +=
-        file.path + " " + file_format_name(file.format) + " " + file_fingerprint(file) + "\n";
+        file.path + " " + file_format_name(file.format) + " " + plan.fingerprints[i] + "\n";
   }
   Json settings{{"layout", options.layout == OutputLayout::kMegatron ? "megatron" : "fla"},
                 {"tokenizer", encoder.description},
@@ -141,6 +142,17 @@ std::string difference(const Json& want, const Json& got) {
   return {};
 }
 
+// The first setting that keeps finished parts of `got` from being used under `want`; empty when none
+// does. A part's name says of which input it is. One that was finished while bad records stop the run
+// holds none, so that any rule for them would have given the same.
+std::string difference_for_parts(Json want, const Json& got) {
+  for (const char* key : {"input_files", "input_bytes", "input_digest"}) want.erase(key);
+  for (const char* key : {"bad_documents", "invalid_utf8"}) {
+    if (got.value(key, "") == "stop") want.erase(key);
+  }
+  return difference(want, got);
+}
+
 class Preparation {
  public:
   Preparation(const PrepareOptions& options, const TextEncoder& encoder, Reporter& reporter)
@@ -171,6 +183,7 @@ class Preparation {
       return *finished;
     claim_parts();
     remove_leftovers();
+    remove_stale_parts();
     if (!options_.merge) make_missing_parts();
     if (options_.num_machines > 1)
       return {.counts = count_parts(false), .outputs = {}, .already_there = false};
@@ -178,10 +191,9 @@ class Preparation {
   }
 
  private:
+  // Parts go by what they were made of, so that those of unchanged input are found again.
   std::string stem_of(int64_t shard) const {
-    char name[32];
-    std::snprintf(name, sizeof name, "/%06lld", static_cast<long long>(shard));
-    return parts_ + name;
+    return parts_ + "/" + plan_.shards[static_cast<size_t>(shard)].identity;
   }
 
   // Of the token files; of rows, those that are there.
@@ -258,11 +270,14 @@ class Preparation {
     const std::string path = parts_ + "/plan.json";
     const std::optional<Json> earlier = read_json(path);
     if (earlier.has_value()) {
-      const std::string differs = difference(settings_, *earlier);
-      if (differs.empty()) return;
-      throw ConfigError(
-          error_text(path, "", "an unfinished run of these settings",
-                     "one of others (" + differs + "); give another --out or --overwrite"));
+      const std::string differs = difference_for_parts(settings_, *earlier);
+      if (!differs.empty()) {
+        throw ConfigError(
+            error_text(path, "", "an unfinished run of these settings",
+                       "one of others (" + differs + "); give another --out or --overwrite"));
+      }
+      if (*earlier != settings_) write_file_atomically(path, settings_.dump(1) + "\n");
+      return;
     }
     if (options_.merge) {
       throw ConfigError(
@@ -283,7 +298,7 @@ class Preparation {
     for (int64_t i = options_.machine; i < num_shards(); i += options_.num_machines) {
       const int64_t bytes = plan_.shards[static_cast<size_t>(i)].bytes;
       total_bytes += bytes;
-      if (part_is_whole(stem_of(i))) {
+      if (has_part(i)) {
         done_bytes += bytes;
         ++num_done;
       } else {
@@ -300,9 +315,28 @@ class Preparation {
     pipeline.records = options_.records;
     pipeline.token_type = type_;
     pipeline.num_workers = options_.num_workers;
-    make_parts(
-        plan_, missing, encoder_, pipeline, [this](int64_t shard) { return stem_of(shard); },
-        done_bytes, total_bytes, reporter_);
+    try {
+      make_parts(
+          plan_, missing, encoder_, pipeline, [this](int64_t shard) { return stem_of(shard); },
+          done_bytes, total_bytes, reporter_);
+    } catch (...) {
+      keep_finished_parts();
+      throw;
+    }
+  }
+
+  // After an error: what a later run can go on from stays, and nothing else.
+  void keep_finished_parts() const {
+    int64_t num_done = 0;
+    for (int64_t i = 0; i < num_shards(); ++i) num_done += has_part(i) ? 1 : 0;
+    if (num_done > 0) {
+      reporter_.message("prepare", std::to_string(num_done) + " of " + std::to_string(num_shards()) +
+                                       " shards are finished and stay in " + parts_ +
+                                       "; the next run goes on from them");
+    } else if (options_.num_machines == 1) {
+      std::error_code ignored;  // the error that stopped the run is the one to report
+      fs::remove_all(parts_, ignored);
+    }
   }
 
   // Temporary files of a run that was killed. Other machines write into the same folder: theirs
@@ -334,12 +368,24 @@ class Preparation {
     }
   }
 
+  // Parts of input that has changed since. Other machines may see other input for a while: theirs stay.
+  void remove_stale_parts() const {
+    if (options_.num_machines > 1) return;
+    std::set<std::string> names = {"plan"};
+    for (const Shard& shard : plan_.shards) names.insert(shard.identity);
+    for (const fs::directory_entry& entry : fs::directory_iterator(parts_)) {
+      const std::string name = entry.path().filename().string();
+      if (!names.contains(name.substr(0, name.find('.')))) fs::remove(entry.path());
+    }
+  }
+
   int64_t num_shards() const { return static_cast<int64_t>(plan_.shards.size()); }
+  bool has_part(int64_t shard) const { return part_is_whole(stem_of(shard)); }
 
   PartCounts count_parts(bool all) const {
     PartCounts counts;
     for (int64_t i = 0; i < num_shards(); ++i) {
-      if (!part_is_whole(stem_of(i))) {
+      if (!has_part(i)) {
         if (!all) continue;
         throw ConfigError(error_text(
             "--merge", parts_, "all " + std::to_string(num_shards()) + " parts",

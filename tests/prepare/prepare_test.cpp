@@ -100,6 +100,16 @@ class PrepareTest : public testing::Test {
     return files;
   }
 
+  // Finished ones in the folder of the parts.
+  int num_parts() const {
+    int count = 0;
+    for (const fs::directory_entry& entry : fs::directory_iterator(options_.out + ".parts")) {
+      const std::string name = entry.path().filename().string();
+      count += name.ends_with(".json") && name != "plan.json" ? 1 : 0;
+    }
+    return count;
+  }
+
   std::vector<std::string> documents(const std::string& name) const {
     const formats::IndexedDataset dataset((folder_ / "out" / name).string());
     std::vector<std::string> texts;
@@ -302,8 +312,9 @@ TEST_F(PrepareTest, GoesOnWhereItStopped) {
   };
   EXPECT_THROW(prepare_token_files(options_, encoder, silent_reporter()), FormatError);
   EXPECT_FALSE(fs::exists(options_.out + "_text_document.bin"));
-  EXPECT_TRUE(fs::exists(options_.out + ".parts/000003.json"));
-  test::write_raw(options_.out + ".parts/000005.tokens.tmp-1", "left by a run that was killed");
+  EXPECT_EQ(num_parts(), 4);
+  test::write_raw(options_.out + ".parts/0123456789abcdef.tokens.tmp-1",
+                  "left by a run that was killed");
 
   const int before = encoded;
   fail_at = 0;
@@ -361,12 +372,72 @@ TEST_F(PrepareTest, KillsAtAnyMomentChangeNothing) {
 }
 
 TEST_F(PrepareTest, PartsOfOtherSettingsAreNotMixedIn) {
-  options_.inputs = {raw("a.jsonl", "{\"text\":\"a\"}\n{\"text\":null}\n")};
-  EXPECT_THAT(refusal(), HasSubstr("a.jsonl:2: key text: expected a string, got null"));
+  options_.inputs = {raw("a.jsonl", "{\"text\":\"a\"}\n"), raw("b.jsonl", "{\"text\":null}\n")};
+  options_.shard_bytes = 14;
+  options_.num_workers = 1;
+  EXPECT_THAT(refusal(), HasSubstr("b.jsonl:1: key text: expected a string, got null"));
+  options_.records.max_document_bytes = 77;
+  EXPECT_THAT(refusal(), HasSubstr("max_document_bytes 77 against 1073741824"));
   options_.records.on_bad_document = OnBadDocument::kSkip;
-  EXPECT_THAT(refusal(), HasSubstr("bad_documents \"skip\" against \"stop\""));
   options_.overwrite = true;
   EXPECT_EQ(run().counts.skipped.at("null"), 1);
+}
+
+// A file that is not UTF-8 late in the input, found with one worker after the shards before it. They
+// serve the run over the mended file, and the run by another rule for such files.
+TEST_F(PrepareTest, FinishedShardsServeTheRunAfterBadInput) {
+  options_.inputs = {(folder_ / "raw").string()};
+  options_.shard_bytes = 1;
+  options_.num_workers = 1;
+  int encoded = 0;
+  TextEncoder encoder = byte_encoder();
+  encoder.encode = [&](std::string_view text, std::vector<int32_t>& ids) {
+    ++encoded;
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  };
+  const auto outcome = [&] {
+    encoded = 0;
+    try {
+      prepare_token_files(options_, encoder, silent_reporter());
+      return std::string("done");
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::kBadInput);
+      return std::string(error.what());
+    }
+  };
+  const auto stop_at_bad_file = [&] {
+    fs::remove_all(fs::path(options_.out).parent_path());
+    for (int i = 0; i < 6; ++i)
+      raw("f" + std::to_string(i) + ".txt", "document " + std::to_string(i));
+    raw("f4.txt", "\xff");
+    EXPECT_THAT(outcome(), HasSubstr("f4.txt:1: byte 0 of the text: expected UTF-8, got 0xff"));
+    EXPECT_EQ(encoded, 4);
+    EXPECT_EQ(num_parts(), 4);
+    EXPECT_FALSE(fs::exists(options_.out + "_text_document.bin"));
+  };
+
+  stop_at_bad_file();
+  options_.records.on_invalid_utf8 = OnInvalidUtf8::kSkip;
+  EXPECT_EQ(outcome(), "done");
+  EXPECT_EQ(encoded, 1);
+  EXPECT_THAT(
+      documents("corpus_text_document"),
+      ElementsAre("document 0|", "document 1|", "document 2|", "document 3|", "document 5|"));
+  options_.records.on_invalid_utf8 = OnInvalidUtf8::kStop;
+
+  stop_at_bad_file();
+  raw("f4.txt", "mended");
+  raw("f1.txt", "another");
+  EXPECT_EQ(outcome(), "done");
+  EXPECT_EQ(encoded, 3);
+  EXPECT_THAT(documents("corpus_text_document"), ElementsAre("document 0|", "another|", "document 2|",
+                                                             "document 3|", "mended|", "document 5|"));
+}
+
+TEST_F(PrepareTest, BadInputWithoutAFinishedShardLeavesNothing) {
+  options_.inputs = {raw("a.jsonl", "{\"text\":\"a\"}\n{\"text\":null}\n")};
+  EXPECT_THAT(refusal(), HasSubstr("a.jsonl:2: key text: expected a string, got null"));
+  EXPECT_TRUE(outputs().empty());
 }
 
 TEST_F(PrepareTest, InputWithoutDocumentsIsNamed) {
