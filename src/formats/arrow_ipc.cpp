@@ -170,9 +170,9 @@ ArrowFile::ArrowFile(const std::filesystem::path& path) : path_(path.string()), 
   bool schema_seen = false;
   while (true) {
     if (position + 8 > size) {
-      // Some writers leave the end marker away; a stream without a schema is none.
-      if (position == size && schema_seen) break;
-      refuse("an Arrow message", std::to_string(size - position) + " bytes to the end: cut off?");
+      // Without its end marker a stream could have lost any number of rows at a border between messages.
+      refuse(schema_seen ? "an Arrow message or the end marker" : "an Arrow message",
+             std::to_string(size - position) + " bytes to the end: cut off?");
     }
     // Before version 0.15 messages began with their length.
     const bool marked = load<uint32_t>(bytes.data() + position) == 0xffffffffU;

@@ -102,20 +102,14 @@ TEST(ArrowFileTest, RefusesCompressedData) {
               HasSubstr("arrow_zstd.arrow: compressed Arrow data (zstd)"));
 }
 
-TEST(ArrowFileTest, CutOffAnywhereIsNamedOrLacksRows) {
+// At the borders between messages too, where only the end marker tells.
+TEST(ArrowFileTest, CutOffAnywhereIsNamed) {
   const test::TemporaryFolder folder;
   const std::string bytes = read_file(test::golden_path("arrow_tokens.arrow"));
   write_file_atomically(folder / "cut.arrow", bytes);
   for (size_t size = bytes.size(); size-- > 0;) {
     std::filesystem::resize_file(folder / "cut.arrow", size);
-    const std::string text = message([&] { ArrowFile(folder / "cut.arrow"); });
-    // Without the end marker the stream is whole; at a border between messages rows are missing.
-    if (text == "accepted") {
-      const ArrowFile file(folder / "cut.arrow");
-      EXPECT_TRUE(file.num_rows() == 0 || size >= bytes.size() - 8) << size;
-    } else {
-      EXPECT_THAT(text, HasSubstr("cut.arrow"));
-    }
+    EXPECT_THAT(message([&] { ArrowFile(folder / "cut.arrow"); }), HasSubstr("cut.arrow: byte "));
   }
 }
 
