@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <optional>
@@ -23,13 +24,17 @@ class Translator {
   }
 
  private:
+  std::string place() const {
+    return "regular expression \"" + std::string(source_) + "\": offset " + std::to_string(at_);
+  }
   [[noreturn]] void unsupported(const std::string& what) const {
-    throw UnsupportedError("regular expression \"" + std::string(source_) + "\": offset " + std::to_string(at_) +
-                           ": " + what + " is not supported");
+    throw UnsupportedError(
+        error_text(place(), "", "what docs/formats/tokenizer.md says is understood", what));
   }
   [[noreturn]] void malformed(const std::string& expected) const {
-    throw FormatError("regular expression \"" + std::string(source_) + "\": offset " + std::to_string(at_) +
-                      ": expected " + expected);
+    const std::string_view rest = source_.substr(std::min(at_, source_.size()));
+    throw FormatError(
+        error_text(place(), "", expected, rest.empty() ? "the end" : "\"" + std::string(rest) + "\""));
   }
 
   bool has(size_t n = 1) const { return at_ + n <= source_.size(); }

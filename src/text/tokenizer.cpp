@@ -21,8 +21,24 @@ std::optional<int32_t> named_token(const JsonNode& node, const TokenizerModel& m
   return id;
 }
 
+// Beside a tokenizer.json transformers 5 leaves both flags out of account, so that one which says something else than
+// the post-processor does would have no effect: it is refused.
+void check_flags(const JsonNode& root, const TokenizerModel& model) {
+  const auto check = [&](const char* key, const std::optional<int32_t>& id, const std::vector<int32_t>& ids,
+                         const std::string& place) {
+    if (!root.has(key)) return;
+    const bool puts = id && std::find(ids.begin(), ids.end(), *id) != ids.end();
+    if (root.at(key).boolean() == puts) return;
+    root.at(key).fail(std::string(puts ? "true, since" : "false, since no") + " " + place +
+                      " is put there by tokenizer.json's post_processor, which alone decides (change that, or remove "
+                      "the flag)");
+  };
+  check("add_bos_token", model.named.bos, model.ids_in_front(), "BOS in front");
+  check("add_eos_token", model.named.eos, model.ids_behind(), "EOS behind");
+}
+
 // For a tokenizer.model, which has no post-processor: a flag of tokenizer_config.json that is there counts, and the
-// other is then off unless it is there too. Beside a tokenizer.json transformers 5 leaves both flags out of account.
+// other is then off unless it is there too.
 void apply_flags(const JsonNode& root, TokenizerModel& model) {
   if (!root.has("add_bos_token") && !root.has("add_eos_token")) return;
   std::vector<int32_t> front, behind;
@@ -31,7 +47,7 @@ void apply_flags(const JsonNode& root, TokenizerModel& model) {
   model.set_ids_around(std::move(front), std::move(behind));
 }
 
-void read_configuration(const std::filesystem::path& folder, bool is_json, TokenizerModel& model) {
+void read_configuration(const std::filesystem::path& folder, TokenizerModel& model) {
   NamedTokens found;
   for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
     const std::filesystem::path path = folder / name;
@@ -67,9 +83,16 @@ void read_configuration(const std::filesystem::path& folder, bool is_json, Token
   if (found.bos) model.named.bos = found.bos;
   if (found.eos) model.named.eos = found.eos;
   if (found.pad) model.named.pad = found.pad;
-  if (const std::filesystem::path path = folder / "tokenizer_config.json"; !is_json && std::filesystem::exists(path)) {
-    const std::string where = path.string();
-    const nlohmann::json json = parse_json(read_file(path), where);
+}
+
+void read_flags(const std::filesystem::path& folder, bool is_json, TokenizerModel& model) {
+  const std::filesystem::path path = folder / "tokenizer_config.json";
+  if (!std::filesystem::exists(path)) return;
+  const std::string where = path.string();
+  const nlohmann::json json = parse_json(read_file(path), where);
+  if (is_json) {
+    check_flags(JsonNode(json, where, ""), model);
+  } else {
     apply_flags(JsonNode(json, where, ""), model);
   }
 }
@@ -120,8 +143,9 @@ Tokenizer Tokenizer::load(const std::filesystem::path& path) {
   }
   const std::string bytes = read_file(file);
   auto model = std::make_shared<TokenizerModel>(read_any_file(bytes, file.string()));
-  read_configuration(file.parent_path(), is_json_text(bytes), *model);
+  read_configuration(file.parent_path(), *model);
   guess_named_tokens(*model);
+  read_flags(file.parent_path(), is_json_text(bytes), *model);
   return Tokenizer(std::move(model));
 }
 

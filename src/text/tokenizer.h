@@ -34,7 +34,8 @@ class Tokenizer {
  public:
   // `path` is a tokenizer.json or tokenizer.model (SentencePiece's BPE, or Llama 3's own), or a folder with
   // one; tokenizer_config.json, special_tokens_map.json and generation_config.json beside it, where present,
-  // name the BOS, EOS and padding tokens, and add_bos_token and add_eos_token there are obeyed.
+  // name the BOS, EOS and padding tokens. add_bos_token and add_eos_token there are obeyed with a tokenizer.model;
+  // beside a tokenizer.json, whose post-processor decides, they must say what that does.
   // Throws FileError, FormatError (naming file and key) or UnsupportedError (naming the component type).
   static Tokenizer load(const std::filesystem::path& path);
 

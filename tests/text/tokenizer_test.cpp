@@ -183,6 +183,35 @@ TEST(TokenizerTest, NamesBosAndEosFromTheConfiguration) {
   }
 }
 
+// transformers 5.24.0 gives the same ids with and without these flags: a flag that would have no effect is refused.
+TEST(TokenizerTest, FlagsThatContradictThePostProcessorAreRefused) {
+  const TemporaryFolder folder;
+  const auto outcome = [&](const json& tokenizer, const json& flags) -> std::string {
+    json configuration = {{"bos_token", "<|bos|>"}, {"eos_token", "<|eos|>"}};
+    configuration.update(flags);
+    write_file_atomically(folder / "tokenizer.json", tokenizer.dump());
+    write_file_atomically(folder / "tokenizer_config.json", configuration.dump());
+    try {
+      const auto ids = Tokenizer::load(folder.path()).encode("Hello", AddSpecialTokens::kYes);
+      return ids[0] == 0 ? "with BOS" : "without BOS";
+    } catch (const FormatError& error) {
+      return error.what();
+    }
+  };
+  const json with = golden("llama3")["tokenizer"];
+  json without = with;
+  without["post_processor"] = nullptr;
+  EXPECT_EQ(outcome(with, json::object()), "with BOS");
+  EXPECT_EQ(outcome(with, {{"add_bos_token", true}, {"add_eos_token", false}}), "with BOS");
+  EXPECT_EQ(outcome(without, json::object()), "without BOS");
+  EXPECT_EQ(outcome(without, {{"add_bos_token", false}, {"add_eos_token", nullptr}}), "without BOS");
+  EXPECT_THAT(outcome(with, {{"add_bos_token", false}}),
+              HasSubstr("tokenizer_config.json: add_bos_token: expected true, since BOS in front is put there by"));
+  EXPECT_THAT(outcome(without, {{"add_bos_token", true}}),
+              HasSubstr("tokenizer_config.json: add_bos_token: expected false, since no BOS in front is put there by"));
+  EXPECT_THAT(outcome(with, {{"add_eos_token", true}}), HasSubstr("add_eos_token: expected false"));
+}
+
 struct BadCase {
   const char* name;
   void (*edit)(json&);
@@ -219,6 +248,17 @@ const BadCase kBadCases[] = {
      "MergedWithNext or Contiguous, got \"Kept\""},
     {"BadExpression", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a"; },
      "pre_tokenizer.pretokenizers[0].pattern.Regex: regular expression \"(a\""},
+    {"BackReference", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(a)\\1"; },
+     "pre_tokenizer.pretokenizers[0].pattern.Regex: regular expression \"(a)\\1\": offset 3: expected what "
+     "docs/formats/tokenizer.md says is understood, got a back reference"},
+    {"UnknownProperty", [](json& d) { d["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\p{Emoji}"; },
+     "got the property Emoji"},
+    {"ClassInClass",
+     [](json& d) {
+       d["normalizer"] = {{"type", "Replace"}, {"pattern", {{"Regex", "[a[b]]"}}}, {"content", "x"}};
+     },
+     "normalizer.pattern.Regex: regular expression \"[a[b]]\": offset 2: expected what docs/formats/tokenizer.md says "
+     "is understood, got a class in a class"},
     {"MergeOfUnknownToken", [](json& d) { d["model"]["merges"][3] = {"zz", "qq"}; },
      "model.merges[3]: expected tokens of model.vocab (\"zz\" is none)"},
     {"MergeOfThree", [](json& d) { d["model"]["merges"][3] = "a b c"; },
