@@ -265,7 +265,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
       if (ranks[i] < ranks[best]) best = i;
     }
     if (ranks[best] == MergeTable::kNoRank) break;
-    symbols[best] = merges_.find(symbols[best], symbols[best + 1])->result;
+    symbols[best] = merges_.merge(ranks[best]).result;
     for (size_t i = best + 1; i + 1 < count; ++i) symbols[i] = symbols[i + 1];
     for (size_t i = best + 1; i + 2 < count; ++i) ranks[i] = ranks[i + 1];
     --count;
@@ -291,21 +291,19 @@ void Bpe::merge_long(BpeScratch& scratch) const {
   }
   const auto entry = [](uint32_t rank, uint32_t position) { return static_cast<uint64_t>(rank) << 32 | position; };
   for (uint32_t i = 0; i + 1 < count; ++i) {
-    if (const MergeTable::Entry* pair = merges_.find(symbols[i], symbols[i + 1])) {
-      scratch.ranks[i] = pair->rank;
-      scratch.queue.push_back(entry(pair->rank, i));
-    }
+    const uint32_t rank = merges_.rank(symbols[i], symbols[i + 1]);
+    if (rank == MergeTable::kNoRank) continue;
+    scratch.ranks[i] = rank;
+    scratch.queue.push_back(entry(rank, i));
   }
   const auto later = std::greater<uint64_t>();
   std::make_heap(scratch.queue.begin(), scratch.queue.end(), later);
   const auto update = [&](uint32_t i) {
     const uint32_t j = scratch.next[i];
-    const MergeTable::Entry* pair = j == none ? nullptr : merges_.find(symbols[i], symbols[j]);
-    scratch.ranks[i] = pair == nullptr ? MergeTable::kNoRank : pair->rank;
-    if (pair != nullptr) {
-      scratch.queue.push_back(entry(pair->rank, i));
-      std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
-    }
+    scratch.ranks[i] = j == none ? MergeTable::kNoRank : merges_.rank(symbols[i], symbols[j]);
+    if (scratch.ranks[i] == MergeTable::kNoRank) return;
+    scratch.queue.push_back(entry(scratch.ranks[i], i));
+    std::push_heap(scratch.queue.begin(), scratch.queue.end(), later);
   };
   while (!scratch.queue.empty()) {
     std::pop_heap(scratch.queue.begin(), scratch.queue.end(), later);
@@ -314,7 +312,7 @@ void Bpe::merge_long(BpeScratch& scratch) const {
     const auto i = static_cast<uint32_t>(top);
     if (scratch.ranks[i] != static_cast<uint32_t>(top >> 32)) continue;
     const uint32_t j = scratch.next[i];
-    symbols[i] = merges_.find(symbols[i], symbols[j])->result;
+    symbols[i] = merges_.merge(scratch.ranks[i]).result;
     symbols[j] = kNoToken;
     scratch.ranks[j] = MergeTable::kNoRank;
     scratch.next[i] = scratch.next[j];

@@ -19,9 +19,11 @@
 // the encoding of the text before it is unique.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +47,7 @@ class BpeMatcher {
   size_t encode(std::string_view text, int32_t* ids, size_t* done) const;
 
   // Whether the token's own text encodes to it.
-  bool is_reachable(int32_t id) const { return tokens_[id].reachable != 0; }
+  bool is_reachable(int32_t id) const { return tokens_[id].reachable; }
 
   // Whether the text of both encodes to just these two; both are reachable.
   bool is_sound(int32_t left, int32_t right) const;
@@ -54,18 +56,52 @@ class BpeMatcher {
   struct Token {
     int32_t left = -1, right = -1;  // joined last in the token's own encoding; -1 for a symbol
     uint32_t formed = 0;            // rank of that merge plus one; 0 for a symbol
-    uint32_t bytes : 30 = 0;
-    uint32_t reachable : 1 = 0;
-    uint32_t regular : 1 = 1;  // the ranks of its merges never fall, so `formed` is a time
+    bool reachable = false;
+    bool regular = true;  // the ranks of its merges never fall, so `formed` is a time
   };
+  // A token's last symbol, what that was first joined to, and so on up to the token itself: what faces the next
+  // token at one time or another. Or the same from its first symbol, towards the token before. Latest first,
+  // together in memory.
+  struct Link {
+    uint32_t id : 24 = 0;
+    uint32_t symbol : 8 = 0;  // number of the symbol, if it is one and symbols are few
+    uint32_t formed = 0;      // as in Token
+  };
+  static constexpr size_t kLinks = 4;
+  struct alignas(32) Spine {
+    Link links[kLinks];
+    bool is_whole() const { return links[0].formed != kNotWhole; }
+  };
+  static constexpr uint32_t kNotWhole = UINT32_MAX;  // in links[0]: longer, or of a token that is not regular
+  static constexpr size_t kMaxSymbols = 256;
+
+  // What encode() asks of a token; kept apart from the rest, which it does not need.
+  struct Candidate {
+    int32_t shorter = -1;  // the longest other token that the token starts with
+    uint32_t bytes = 0;
+  };
+  // Of tokens of one and two symbols there are few, and text without sense falls into them: whether two of them are
+  // sound is remembered, two bits a pair.
+  static constexpr size_t kMaxShort = 4096;
+
   // Fills in how the token comes about from its symbols.
   void derive(int32_t id, const std::string& text, std::vector<int32_t> symbols);
+  void build_spines();
+  void number_short_tokens();
+  bool is_sound_by_spines(int32_t left, int32_t right) const;
+  Spine spine(int32_t id, int32_t Token::*next, const std::vector<uint32_t>& symbol_of) const;
+  bool is_sound_by_tokens(int32_t left, int32_t right) const;
   bool is_sound_by_merging(int32_t left, int32_t right) const;
   void append_symbols(int32_t id, std::vector<int32_t>& symbols) const;
 
   const MergeTable* merges_ = nullptr;
-  std::vector<Token> tokens_;     // by id, kept small: is_sound() jumps about in it
-  std::vector<int32_t> shorter_;  // the longest other token that the token starts with
+  std::vector<Token> tokens_;  // by id
+  std::vector<Candidate> candidates_;
+  std::vector<uint16_t> short_numbers_;  // by id: 1 and up for short tokens, 0 for others
+  size_t num_short_ = 0;
+  std::unique_ptr<std::atomic<uint8_t>[]> verdicts_;  // of four pairs each: known, sound; the only thing that changes
+  std::vector<Spine> right_spines_, left_spines_;  // by id, of the reachable tokens
+  std::vector<uint32_t> symbol_ranks_;  // of pairs of symbols, kMaxSymbols in a row; empty: there are more symbols
   TokenTrie trie_;
 };
 

@@ -1,30 +1,39 @@
 #include "text/merge_table.h"
 
 #include <algorithm>
+#include <bit>
+#include <string>
 
 #include "base/check.h"
 
 namespace deltatrain::text {
 
-MergeTable::MergeTable(const std::vector<Merge>& merges) : size_(static_cast<int64_t>(merges.size())) {
-  const uint64_t log_size = std::bit_width(std::max<size_t>(merges.size() + merges.size() / 2, 16));
-  shift_ = 64 - log_size;
-  entries_.assign(size_t{1} << log_size, Entry{-1, -1, kNoRank, -1});
-  mask_ = entries_.size() - 1;
-  const uint64_t log_bits = log_size + 3;
-  filter_shift_ = 64 - log_bits;
-  filter_.assign((size_t{1} << log_bits) / 64, 0);
-  for (size_t rank = 0; rank < merges.size(); ++rank) {
-    const Merge& merge = merges[rank];
+MergeTable::MergeTable(std::vector<Merge> merges) : merges_(std::move(merges)) {
+  DELTATRAIN_CHECK(merges_.size() < kRankMask, std::to_string(merges_.size()) + " merges");
+  const int log_size = std::max<int>(kMinLogSize, std::bit_width(merges_.size() + merges_.size() / 2));
+  shift_ = kHashBits - log_size;
+  tag_mask_ = (uint64_t{1} << shift_) - 1;
+  mask_ = (size_t{1} << log_size) - 1;
+  entries_.assign(size_t{1} << log_size, kFree);
+  const int log_words = log_size - 3;  // eight bits an entry
+  filter_shift_ = kHashBits - log_words;
+  filter_.assign(size_t{1} << log_words, 0);
+  for (size_t i = 0; i < merges_.size(); ++i) {
+    const Merge& merge = merges_[i];
+    DELTATRAIN_CHECK(std::min(merge.left, merge.right) >= 0 && std::max(merge.left, merge.right) <= kMaxId,
+                     std::to_string(merge.left) + " " + std::to_string(merge.right));
     const uint64_t h = hash(merge.left, merge.right);
-    const uint64_t bit = h >> filter_shift_;
-    filter_[bit >> 6] |= uint64_t{1} << (bit & 63);
-    size_t slot = h >> shift_;
-    while (entries_[slot].rank != kNoRank &&
-           (entries_[slot].left != merge.left || entries_[slot].right != merge.right)) {
-      slot = (slot + 1) & mask_;
+    const auto rank = static_cast<uint32_t>(i);
+    filter_[h >> filter_shift_] |= filter_bits(h);
+    const uint64_t tag = (h & tag_mask_) << kDistanceBits;
+    uint64_t distance = 0;
+    for (; distance < kMaxDistance; ++distance) {
+      uint64_t& entry = entries_[((h >> shift_) + distance) & mask_];
+      if (entry != kFree && entry >> kRankBits != (tag | distance)) continue;
+      entry = (tag | distance) << kRankBits | rank;
+      break;
     }
-    entries_[slot] = {merge.left, merge.right, narrow<uint32_t>(rank), merge.result};
+    if (distance == kMaxDistance) far_[h] = rank;
   }
 }
 

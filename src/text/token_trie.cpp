@@ -83,6 +83,9 @@ TokenTrie::TokenTrie(std::vector<std::pair<std::string_view, int32_t>> tokens) {
       Start& start = starts_[a << 8 | b];
       start.node = two;
       start.token = two >= 0 && nodes_[two].token >= 0 ? nodes_[two].token : first_[a];
+      for (size_t c = 0; two >= 0 && c < 256; ++c) {
+        if (child(two, c) >= 0) start.third |= uint32_t{1} << (c & 31);
+      }
     }
   }
 }

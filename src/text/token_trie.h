@@ -22,7 +22,8 @@ class TokenTrie {
     Start start = starts_[two];
     int32_t node = start.node;
     int32_t found = start.token;
-    for (size_t i = 2; node >= 0 && i < bytes; ++i) {
+    if (bytes < 3 || (start.third >> (static_cast<unsigned char>(text[2]) & 31) & 1) == 0) return found;
+    for (size_t i = 2; i < bytes; ++i) {
       const int32_t next = nodes_[node].base + static_cast<unsigned char>(text[i]);
       if (nodes_[next].parent != node) break;
       node = next;
@@ -41,6 +42,7 @@ class TokenTrie {
   struct Start {
     int32_t node = -1;   // behind two bytes, if tokens go on
     int32_t token = -1;  // the longest of at most two bytes
+    uint32_t third = 0;  // five low bits of the bytes with which tokens go on: most are ruled out from near memory
   };
   std::vector<Node> nodes_;
   std::vector<int32_t> first_;  // tokens of one byte

@@ -93,8 +93,8 @@ class WordCache {
   }
 
  private:
-  static constexpr int kLogShort = 14;  // 1 MiB
-  static constexpr int kLogLong = 13;   // 0.5 MiB
+  static constexpr int kLogShort = 16;  // 4 MiB
+  static constexpr int kLogLong = 14;   // 1 MiB
 
   static uint64_t mix(uint64_t a, uint64_t b) {
     __extension__ using Wide = unsigned __int128;

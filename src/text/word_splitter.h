@@ -11,6 +11,11 @@
 // Case-insensitive matching is Unicode's: U+017F (long s) after an apostrophe is a contraction too.
 #pragma once
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+
+#include <bit>
+#endif
 #include <cstdint>
 #include <optional>
 #include <string_view>
@@ -49,6 +54,24 @@ class WordSplitter {
     const char* q = p;
     const uint32_t c = next_code_point(q);
     return {static_cast<Class>(class_of_[table_[c]]), static_cast<uint8_t>(q - p)};
+  }
+  // End of the run of letters that starts at p: sixteen characters at once where they are ASCII.
+  const char* letters(const char* p, const char* end) const {
+#if defined(__SSE2__)
+    while (end - p >= 16) {
+      const __m128i characters = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+      const __m128i lower = _mm_or_si128(characters, _mm_set1_epi8(0x20));
+      // 'a' .. 'z' become the 26 least signed bytes.
+      const __m128i order = _mm_sub_epi8(lower, _mm_set1_epi8(static_cast<char>('a' + 128)));
+      const __m128i found = _mm_cmplt_epi8(order, _mm_set1_epi8(-128 + 26));
+      const int num_letters = std::countr_one(static_cast<unsigned>(_mm_movemask_epi8(found)));
+      p += num_letters;
+      if (num_letters == 16) continue;
+      if (static_cast<unsigned char>(*p) < 0x80) return p;
+      break;
+    }
+#endif
+    return run(kLetter, p, end);
   }
   // End of the run of `kind` that starts at p.
   const char* run(Class kind, const char* p, const char* end) const {
@@ -94,10 +117,11 @@ const char* WordSplitter::next(const char* p, const char* end) const {
         begin = behind + second.bytes;
       }
     }
+    if (kind == kLetter) return letters(begin, end);
     if (kind != kSpace) return run(kind, begin, end);
     return white_space(p, end, false);
   } else {
-    if (first.kind == kLetter) return run(kLetter, behind, end);
+    if (first.kind == kLetter) return letters(behind, end);
     if (first.kind == kNumber) {
       const char* q = behind;
       if constexpr (pattern == WordPattern::kLlama3) {
@@ -110,7 +134,7 @@ const char* WordSplitter::next(const char* p, const char* end) const {
       return q;
     }
     const Char second = look(behind, end);
-    if (second.kind == kLetter && *p != '\r' && *p != '\n') return run(kLetter, behind + second.bytes, end);
+    if (second.kind == kLetter && *p != '\r' && *p != '\n') return letters(behind + second.bytes, end);
     if (first.kind == kOther || (*p == ' ' && second.kind == kOther)) {
       const char* q = run(kOther, behind, end);
       while (q < end && (*q == '\r' || *q == '\n')) ++q;
