@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Text to token files beside the reference tokenizers, on the same core and the same documents.
+"""Text to ids and to token files beside the reference tokenizers, on the same core and the same documents.
 
-    tokenizer_speed.py PROGRAM LLAMA3 TEXT [--megabytes N] [--work FOLDER]
+    tokenizer_speed.py PROGRAM LLAMA3 MODEL TEXT [--megabytes N] [--rounds N] [--work FOLDER]
 
-LLAMA3 is a folder with tokenizer.json, or Llama 3's tokenizer.model beside one: tools/check_tokenizers.sh leaves both
-under TMPDIR/check_tokenizers (made/llama3 and llama3/tokenizer.model). TEXT is a text file, such as english.txt of
-tools/reference_texts.sh. Needs tokenizers, tiktoken and pyarrow.
+LLAMA3 is a folder with Llama 3's tokenizer.json and MODEL its tokenizer.model, for tiktoken: tools/check_tokenizers.sh
+leaves both under TMPDIR/check_tokenizers (made/llama3 and llama3/tokenizer.model). TEXT is a text file, such as
+english.txt of tools/reference_texts.sh. Needs tokenizers, tiktoken and pyarrow.
 
-Ours is `prepare`, from reading a file to token files with their digests, less what it takes for a single short
-document (loading the vocabulary); the references only encode strings that are in memory, on one thread. Rates are
-per second of processor time, so that other work on the machine disturbs them less; the wall's are given for scaling.
+All contenders take their turn in each round, each with the vocabulary loaded before; the best round of each counts.
+Rates are per second of processor time of the threads that encode, so that other work on the machine disturbs them less;
+the wall's is given for scaling. `prepare` goes from reading a file to token files with their digests, less what it takes
+for a single short document (loading the vocabulary). Of hostile texts the references get the first 20,000 characters of
+each document, since longer runs take them minutes.
 """
 import argparse
 import base64
@@ -23,6 +25,7 @@ import sys
 import time
 
 PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+MILLION = 1 << 20
 
 
 def english(path, size):
@@ -43,54 +46,100 @@ def english(path, size):
     return documents
 
 
-def hostile(size):
+def hostile(rng):
     """Runs of one character, words without end, random letters and code points: a megabyte each."""
-    rng = random.Random(5)
-    million = 1 << 20
-    kinds = [lambda: "a" * million, lambda: " " * million, lambda: "^" * million, lambda: "\n" * million, lambda: "ab" * (million // 2),
-             lambda: base64.b64encode(rng.randbytes(million * 3 // 4)).decode(),
-             lambda: "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=million)),
-             lambda: "".join(chr(rng.randrange(0x20, 0xD800)) for _ in range(million // 3)),
-             lambda: "e\u0301" * (million // 3), lambda: " 1" * (million // 2),
-             lambda: "".join(rng.choices(" \t\n\u00a0\u3000", k=million // 2)), lambda: "\u4e2d" * (million // 3)]
-    documents = []
-    while sum(map(len, documents)) < size:
-        documents += [kind() for kind in kinds]
-    return documents
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return {
+        "a million times a": "a" * MILLION,
+        "a million blanks": " " * MILLION,
+        "a million times ^": "^" * MILLION,
+        "a million line feeds": "\n" * MILLION,
+        "ab over and over": "ab" * (MILLION // 2),
+        "base64": base64.b64encode(rng.randbytes(MILLION * 3 // 4)).decode(),
+        "random letters in one word": "".join(rng.choices(letters, k=MILLION)),
+        "random words": " ".join("".join(rng.choices(letters, k=rng.randint(1, 12))) for _ in range(MILLION // 8)),
+        "random code points": "".join(chr(rng.randrange(0x20, 0xD800)) for _ in range(MILLION // 3)),
+        "combining marks": "e\u0301" * (MILLION // 3),
+        "digits": " 1" * (MILLION // 2),
+        "white space": "".join(rng.choices(" \t\n\u00a0\u3000", k=MILLION // 2)),
+        "one Han character": "\u4e2d" * (MILLION // 3),
+    }
+
+
+def write_lines(path, documents):
+    with open(path, "w") as file:
+        for text in documents:
+            file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+
+
+def ours(program, tokenizer, source, threads):
+    """`tokenizer bench`: bytes, tokens, seconds of processor time, seconds."""
+    printed = subprocess.run([program, "tokenizer", "bench", "--tokenizer", tokenizer, "--input", source, "--threads", str(threads),
+                              "--repeats", "1", "--max-bytes", "4GB", "--json"], check=True, capture_output=True).stdout
+    result = json.loads(printed)
+    return result["bytes"], result["tokens"], result["cpu_seconds"], result["wall_seconds"]
 
 
 def prepare(program, tokenizer, source, out, workers):
-    """Processor seconds, wall seconds, largest memory in MB, tokens."""
+    """Tokens, seconds of processor time, seconds, largest memory in MB."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.monotonic()
-    process = subprocess.Popen([program, "prepare", "--input", source, "--tokenizer", tokenizer, "--out", out + "/t", "--workers", str(workers),
-                                "--empty", "keep"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([program, "prepare", "--input", source, "--tokenizer", tokenizer, "--out", out + "/t", "--workers",
+                                str(workers), "--empty", "keep"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     printed = process.stdout.read().decode()
     _, status, usage = os.wait4(process.pid, 0)
     wall = time.monotonic() - started
     process.returncode = status
     if status != 0:
         sys.exit(f"prepare failed on {source}")
-    return usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024, int(printed.split()[2])
+    shutil.rmtree(out)
+    return int(printed.split()[2]), usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
 
 
 def reference(encode, documents):
-    started = resource.getrusage(resource.RUSAGE_SELF)
+    """Tokens, seconds of processor time, seconds."""
     count = 0
+    wall = time.monotonic()
+    started = resource.getrusage(resource.RUSAGE_SELF)
     for begin in range(0, len(documents), 256):
-        count += sum(map(len, encode(documents[begin:begin + 256])))
+        count += encode(documents[begin:begin + 256])
     ended = resource.getrusage(resource.RUSAGE_SELF)
-    return count / (ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime)
+    return count, ended.ru_utime + ended.ru_stime - started.ru_utime - started.ru_stime, time.monotonic() - wall
+
+
+class Table:
+    """The best of each contender, by processor time per byte."""
+
+    def __init__(self):
+        self.rows = {}
+
+    def add(self, what, text, size, tokens, cpu, wall, memory=None):
+        old = self.rows.get((what, text))
+        if old is None or cpu / size < old["cpu"] / old["size"]:
+            self.rows[what, text] = dict(size=size, tokens=tokens, cpu=cpu, wall=wall, memory=memory)
+
+    def rate(self, what, text):
+        row = self.rows[what, text]
+        return row["size"] / row["cpu"]
+
+    def show(self):
+        print("| what | text | MB/s of a core | M tokens/s of a core | MB/s by the wall | peak MB |\n|---|---|---|---|---|---|")
+        for (what, text), row in self.rows.items():
+            memory = "" if row["memory"] is None else f"{row['memory']:.0f}"
+            print(f"| {what} | {text} | {row['size'] / row['cpu'] / 1e6:.1f} | {row['tokens'] / row['cpu'] / 1e6:.2f} | "
+                  f"{row['size'] / row['wall'] / 1e6:.1f} | {memory} |")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
     parser.add_argument("llama3")
+    parser.add_argument("model")
     parser.add_argument("text")
-    parser.add_argument("--model", help="Llama 3's tokenizer.model, for tiktoken")
-    parser.add_argument("--megabytes", type=int, default=100)
-    parser.add_argument("--reference-megabytes", type=int, default=10)
+    parser.add_argument("--megabytes", type=int, default=60)
+    parser.add_argument("--reference-megabytes", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, nargs="*", default=[1, 2])
     parser.add_argument("--work", default="/tmp/tokenizer_speed")
     options = parser.parse_args()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -98,58 +147,66 @@ def main():
     import pyarrow
     import pyarrow.parquet
     import tiktoken
-    from tokenizers import Tokenizer
+    from tokenizers import Tokenizer, __version__ as tokenizers_version
 
     hf = Tokenizer.from_file(options.llama3 + "/tokenizer.json")
     ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in open(options.model, "rb"))}
     tik = tiktoken.Encoding("llama3", pat_str=PATTERN, mergeable_ranks=ranks, special_tokens={})
     encoders = {
-        f"tokenizers {__import__('tokenizers').__version__}": lambda part: [e.ids for e in hf.encode_batch_fast(part, add_special_tokens=False)],
-        f"tiktoken {tiktoken.__version__}": lambda part: tik.encode_ordinary_batch(part, num_threads=1),
+        f"tokenizers {tokenizers_version}": lambda part: sum(len(e) for e in hf.encode_batch_fast(part, add_special_tokens=False)),
+        f"tiktoken {tiktoken.__version__}": lambda part: sum(len(tik.encode_ordinary(text)) for text in part),
     }
-    sets = {"English": english(options.text, options.megabytes * 1_000_000), "hostile": hostile(options.megabytes * 250_000)}
 
     def at(name):
         return os.path.join(options.work, name)
 
-    with open(at("one.jsonl"), "w") as file:
-        file.write('{"text": "one"}\n')
-    load = prepare(options.program, options.llama3, at("one.jsonl"), at("out"), 1)
-    rows = []
-    rates = {}
-    for name, documents in sets.items():
-        size = sum(len(text.encode()) for text in documents)
-        with open(at(name + ".jsonl"), "w") as file:
-            for text in documents:
-                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-        pyarrow.parquet.write_table(pyarrow.table({"text": documents}), at(name + ".parquet"), compression="zstd", row_group_size=1000)
-        for form in ("jsonl", "parquet"):
-            for workers in (1, 2):
-                cpu, wall, memory, tokens = prepare(options.program, options.llama3, at(f"{name}.{form}"), at("out"), workers)
-                rate = tokens / (cpu - load[0])
-                rates[name, form, workers] = rate
-                rows.append([f"prepare, {form}, {workers} worker{'s' * (workers > 1)}", name, rate, size * rate / tokens / 1e6,
-                             tokens / (wall - load[1]), memory])
-        few, taken = [], 0
-        for text in documents:
-            few.append(text[:20000] if name == "hostile" else text)  # longer runs take the references minutes
-            taken += len(few[-1])
-            if taken > options.reference_megabytes * 1_000_000:
-                break
-        few_bytes = sum(len(text.encode()) for text in few)
+    def size_of(documents):
+        return sum(len(text.encode()) for text in documents)
+
+    documents = english(options.text, options.megabytes * 1_000_000)
+    write_lines(at("english.jsonl"), documents)
+    pyarrow.parquet.write_table(pyarrow.table({"text": documents}), at("english.parquet"), compression="zstd", row_group_size=1000)
+    few, taken = [], 0
+    for text in documents:
+        few.append(text)
+        taken += len(text)
+        if taken > options.reference_megabytes * 1_000_000:
+            break
+    kinds = hostile(random.Random(5))
+    for i, text in enumerate(kinds.values()):
+        write_lines(at(f"hostile_{i}.jsonl"), [text] * 8)
+    write_lines(at("one.jsonl"), ["one"])
+
+    size, few_size = size_of(documents), size_of(few)
+    table = Table()
+    for _ in range(options.rounds):
+        load = prepare(options.program, options.llama3, at("one.jsonl"), at("out"), 1)
+        for threads in options.threads:
+            _, tokens, cpu, wall = ours(options.program, options.llama3, at("english.jsonl"), threads)
+            table.add(f"deltatrain, {threads} thread{'s' * (threads > 1)}", "English", size, tokens, cpu, wall)
         for label, encode in encoders.items():
-            rate = reference(encode, few)
-            rates[name, label] = rate
-            count = sum(map(len, encode(few[:256])))
-            rows.append([label, name, rate, rate * sum(len(t.encode()) for t in few[:256]) / count / 1e6, None, None])
-    print("| what | text | M tokens/s of a core | MB/s of a core | M tokens/s by the wall | peak MB |\n|---|---|---|---|---|---|")
-    for label, name, rate, mb, wall, memory in rows:
-        print(f"| {label} | {name} | {rate / 1e6:.2f} | {mb:.1f} | {'' if wall is None else f'{wall / 1e6:.2f}'} | {'' if memory is None else f'{memory:.0f}'} |")
-    ours = rates["English", "jsonl", 1]
+            table.add(label, "English", few_size, *reference(encode, few))
+        for form in ("jsonl", "parquet"):
+            for workers in options.threads:
+                tokens, cpu, wall, memory = prepare(options.program, options.llama3, at(f"english.{form}"), at("out"), workers)
+                table.add(f"prepare, {form}, {workers} worker{'s' * (workers > 1)}", "English", size, tokens, cpu - load[1], wall - load[2], memory)
+        for i, (kind, text) in enumerate(kinds.items()):
+            kind_size, tokens, cpu, wall = ours(options.program, options.llama3, at(f"hostile_{i}.jsonl"), 1)
+            table.add("deltatrain, 1 thread", kind, kind_size, tokens, cpu, wall)
+            short = [text[:20000]] * 2
+            for label, encode in encoders.items():
+                table.add(label, kind, size_of(short), *reference(encode, short))
+    table.show()
+    one = "deltatrain, 1 thread"
     for label in encoders:
-        print(f"English: {ours / rates['English', label]:.1f} times {label}")
-    print(f"Parquet: {rates['English', 'parquet', 1] / ours:.2f} of the rate of JSON lines")
-    print(f"load {load[0]:.2f} s of processor time, {load[1]:.2f} s; machine: {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}")
+        print(f"English: {table.rate(one, 'English') / table.rate(label, 'English'):.1f} times {label}")
+    for kind in kinds:
+        print(f"{kind}: {table.rate(one, kind) / table.rate(one, 'English'):.2f} of the rate of English; "
+              + "; ".join(f"{table.rate(one, kind) / table.rate(label, kind):.1f} times {label}, "
+                          f"{table.rate(one, kind) / table.rate(label, 'English'):.1f} times it on English" for label in encoders))
+    for form in ("jsonl", "parquet"):
+        print(f"prepare from {form}: {table.rate(f'prepare, {form}, 1 worker', 'English') / table.rate(one, 'English'):.2f} of the tokenizer's rate")
+    print(f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}; {options.rounds} rounds, the best of each")
 
 
 main()

@@ -7,7 +7,9 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "bench/tokenizer_rate.h"
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "prepare/records.h"
 #include "text/bpe_trainer.h"
 #include "text/tokenizer.h"
@@ -163,6 +165,91 @@ void inspect(const Options& options) {
   for (const auto& [name, value] : summary) std::printf("%-20s %s\n", name.c_str(), value.c_str());
   if (!ids.empty()) std::printf("\n%8s  %s\n", "id", "token");
   for (const int32_t id : ids) std::printf("%8d  %s\n", id, visible(tokenizer.token_bytes(id)).c_str());
+}
+
+struct BenchOptions {
+  std::string tokenizer;
+  std::vector<std::string> inputs;
+  std::string format = "auto";
+  std::string text_column = "text";
+  int64_t max_bytes = 256'000'000;
+  int64_t threads = 1;
+  int64_t repeats = 5;
+  bool as_json = false;
+};
+
+// Keeps documents until there are enough.
+class KeptDocuments : public prepare::DocumentSink {
+ public:
+  explicit KeptDocuments(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  void document(std::string_view content) override {
+    if (full()) return;
+    texts.emplace_back(content);
+    num_bytes_ += static_cast<int64_t>(content.size());
+  }
+  void skipped(const char*) override {}
+  void replaced(const char*, int64_t) override {}
+  bool full() const { return num_bytes_ >= max_bytes_; }
+
+  std::vector<std::string> texts;
+
+ private:
+  int64_t max_bytes_, num_bytes_ = 0;
+};
+
+void run_bench(const BenchOptions& options) {
+  prepare::RecordOptions records;
+  records.text_column = options.text_column;
+  KeptDocuments kept(options.max_bytes);
+  prepare::RecordParser parser(records);
+  for (const prepare::InputFile& file : prepare::find_input_files(options.inputs, options.format).files) {
+    const auto reader = prepare::open_block_reader({&file, 0, file.bytes}, records, int64_t{1} << 20);
+    for (prepare::Block block; !kept.full() && reader->next(block);) parser.parse(block, kept);
+  }
+  if (kept.texts.empty()) throw ConfigError(error_text("", "--input", "at least one document with text", "none"));
+  bench::TokenizerRate best;
+  for (int64_t i = 0; i < options.repeats; ++i) {
+    // Loaded anew: it remembers words.
+    const auto rate = bench::time_tokenizer(Tokenizer::load(options.tokenizer), kept.texts, static_cast<int>(options.threads));
+    if (i == 0 || rate.cpu_seconds < best.cpu_seconds) best = rate;
+  }
+  const double megabytes = 1e-6 * static_cast<double>(best.bytes);
+  const double megatokens = 1e-6 * static_cast<double>(best.tokens);
+  if (options.as_json) {
+    const json result = {{"documents", kept.texts.size()},
+                         {"bytes", best.bytes},
+                         {"tokens", best.tokens},
+                         {"threads", options.threads},
+                         {"cpu_seconds", best.cpu_seconds},
+                         {"wall_seconds", best.wall_seconds}};
+    std::printf("%s\n", result.dump().c_str());
+    return;
+  }
+  std::printf("%.1f MB in %zu documents, %.2f million tokens, %lld threads\n", megabytes, kept.texts.size(), megatokens,
+              static_cast<long long>(options.threads));
+  std::printf("per second of processor time: %.1f MB, %.2f million tokens\n", megabytes / best.cpu_seconds,
+              megatokens / best.cpu_seconds);
+  std::printf("per second: %.1f MB, %.2f million tokens\n", megabytes / best.wall_seconds, megatokens / best.wall_seconds);
+}
+
+void add_bench_options(CLI::App& command, BenchOptions& options) {
+  command.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json, or the file itself")->required();
+  command.add_option("--input", options.inputs, "text: files, folders or globs, as for prepare")->required();
+  command.add_option("--format", options.format, "of the input: auto (by extension), txt, jsonl, arrow or parquet")
+      ->check(CLI::IsMember({"auto", "txt", "jsonl", "arrow", "parquet"}))
+      ->capture_default_str();
+  command.add_option("--text-column", options.text_column, "key or column of the text")->capture_default_str();
+  command.add_option("--max-bytes", options.max_bytes, "text that is read; units such as 300MB are understood")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("256MB");
+  command.add_option("--threads", options.threads, "that encode side by side")
+      ->check(whole_number(1, 4096))
+      ->capture_default_str();
+  command.add_option("--repeats", options.repeats, "runs over the text; the one of least processor time counts")
+      ->check(whole_number(1, 1000))
+      ->capture_default_str();
+  command.add_flag("--json", options.as_json, "for machines");
+  command.footer("Example: deltatrain tokenizer bench --tokenizer tok --input docs.jsonl");
 }
 
 struct TrainOptions {
@@ -351,6 +438,11 @@ void add_tokenizer_command(CLI::App& app, Environment& environment) {
   decode_command->add_flag("--skip-special-tokens", options->skip_special_tokens, "leave special tokens out");
   decode_command->footer("Example: echo 9906 1917 | deltatrain tokenizer decode --tokenizer tok");
   decode_command->callback([options] { decode(*options); });
+
+  auto bench_options = std::make_shared<BenchOptions>();
+  CLI::App* bench_command = group->add_subcommand("bench", "How fast text in memory becomes token ids.");
+  add_bench_options(*bench_command, *bench_options);
+  bench_command->callback([bench_options] { run_bench(*bench_options); });
 
   CLI::App* inspect_command = group->add_subcommand("inspect", "What a tokenizer consists of.");
   add_tokenizer_option(*inspect_command, *options);

@@ -38,7 +38,8 @@ const char* const kCommands[] = {"train",
                                  "tokenizer train",
                                  "tokenizer encode",
                                  "tokenizer decode",
-                                 "tokenizer inspect"};
+                                 "tokenizer inspect",
+                                 "tokenizer bench"};
 
 TEST(HelpTest, EveryCommandShowsAnExampleWithRecipesThatAreThere) {
   const std::filesystem::path root = golden_path("x").parent_path().parent_path().parent_path();
