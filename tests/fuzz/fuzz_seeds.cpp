@@ -52,9 +52,28 @@ std::string small_pickle() {
   return pickle.finish();
 }
 
+// A field of a protocol buffer: a number, or bytes.
+std::string field(int number, uint64_t value) {
+  return {static_cast<char>(number << 3), static_cast<char>(value)};
+}
+std::string field(int number, const std::string& bytes) {
+  return std::string{static_cast<char>(number << 3 | 2), static_cast<char>(bytes.size())} + bytes;
+}
+
+// SentencePiece's form of a vocabulary of six pieces.
+std::string small_sentencepiece() {
+  std::string model;
+  const std::pair<const char*, int> pieces[] = {{"<unk>", 2}, {"<s>", 3}, {"</s>", 3},
+                                                {"a", 1},     {"b", 1},   {"ab", 1}};
+  for (const auto& [text, type] : pieces)
+    model += field(1, field(1, std::string(text)) + field(3, static_cast<uint64_t>(type)));
+  return model + field(2, field(3, 2)) + field(3, field(1, std::string("identity")) + field(3, 0));
+}
+
 void make(const fs::path& source, const fs::path& out) {
   for (const char* name : {"pickle", "zip", "torch_file", "safetensors", "indexed_dataset",
-                           "hf_config", "tokenizer_json", "run_log", "chrome_trace"})
+                           "hf_config", "tokenizer_json", "run_log", "chrome_trace",
+                           "tokenizer_model", "arrow_ipc", "records"})
     fs::create_directories(out / name);
   const fs::path golden = source / "tests" / "golden";
 
@@ -119,6 +138,14 @@ void make(const fs::path& source, const fs::path& out) {
     const auto root = nlohmann::json::parse(read_file(entry.path()));
     put(out / "tokenizer_json" / entry.path().stem(), root.at("tokenizer").dump());
   }
+  put(out / "tokenizer_model/sentencepiece", small_sentencepiece());
+  put(out / "tokenizer_model/tiktoken", "IQ== 0\nIg== 1\nISI= 2\n");
+  for (const auto& entry : fs::directory_iterator(golden)) {
+    if (entry.path().extension() == ".arrow")
+      fs::copy_file(entry.path(), out / "arrow_ipc" / entry.path().filename(),
+                    fs::copy_options::overwrite_existing);
+  }
+  put(out / "records/lines", "{\"text\": \"a \\ud83d \\u00e9\", \"n\": [1, null]}\r\n\n{\"text\": \"\"}\n{\"text\": null}");
 }
 
 }  // namespace
