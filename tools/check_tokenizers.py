@@ -5,7 +5,7 @@
 
 TOKENIZER is a folder with tokenizer.json for the library `tokenizers`, Llama 3's tokenizer.model for `tiktoken`, a .model
 file for `sentencepiece`. Every string is encoded by both, with and without special tokens where the library
-knows them, and the ids are decoded by both; texts of files in pieces of 20,000 characters and once only. The first differences are shown; the exit status is 1 if there
+knows them, and the ids are decoded by both; every code point and texts of files (in pieces of 20,000 characters) once only. The first differences are shown; the exit status is 1 if there
 are any.
 """
 import argparse
@@ -51,6 +51,9 @@ def fixed_cases(special):
     yield "\U0001F469\u200D\U0001F469\u200D\U0001F467\u200D\U0001F466 \U0001F1E9\U0001F1EA\U0001F1EB \U0001F44D\U0001F3FD"
     yield "\r\n\r\n a\u00a0b\u2028c\u2029d\u0085e\ufeff"
     yield "\ufffd\x00\x01\x7f"
+    rng = random.Random(7)
+    yield "".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=20000))
+    yield base64.b64encode(rng.randbytes(15000)).decode()
     for token in special:
         for text in (token, "a" + token, token + "a", " " + token + " ", token * 3, token[:-1], token[1:], token[:-1] + token,
                      "\u00e9" + token + "\u00e9", "_" + token + "_", "\n\t" + token + "\r\n", token[:2] + token):
@@ -79,6 +82,15 @@ def random_strings(count, seed, special):
             yield "".join(rng.choice(SPACES + ["a", "1", "."]) for _ in range(length * 2))
         else:
             yield "".join(rng.choice(pieces + ascii_text + SPACES + [chr(rng.choice(assigned))]) for _ in range(length * 2))
+
+
+def ill_formed(count, seed):
+    """Bytes of which many are not UTF-8: cut, overlong and surrogate sequences, stray bytes, among text."""
+    rng = random.Random(seed)
+    broken = [b"\xc3(", b"\xf5", b"\xc0\x80", b"\xed\xa0\x80", b"\xed\xa0\xbd\xed\xb1\x8d", b"\xe2\x82", b"\xf0\x9f\x98", b"\xf4\x90\x80\x80",
+              b"\x80", b"\xff\xfe", b"\xe0\x80\xaf"]
+    good = [b" the", b"a", b"\n", b" 12", b"'s", "\u00e9".encode(), "\u4e2d".encode(), "\U0001f44d".encode()]
+    return b"".join(rng.choice((rng.choice(broken), rng.choice(good), rng.randbytes(1))) for _ in range(count))
 
 
 def documents(paths, limit, size=20000):
@@ -190,6 +202,17 @@ def check(program, path, reference, parts, name, modes=2):
     return differences
 
 
+def check_ill_formed(program, path, reference, count, seed):
+    """As one text, in which the reference sees what Python's errors="replace" makes of it."""
+    data = ill_formed(count, seed)
+    result = subprocess.run([program, "tokenizer", "encode", "--tokenizer", path, "--no-special-tokens", "--on-invalid", "replace"],
+                            input=data, capture_output=True, check=True)
+    ours = [int(word) for word in result.stdout.split()]
+    theirs = reference.encode([data.decode(errors="replace")], False)[0]
+    print(f"{path}: bytes that are not UTF-8: {len(data) / 1e6:.1f} MB, {len(theirs)} tokens, {int(ours != theirs)} differences", flush=True)
+    return int(ours != theirs)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("program")
@@ -213,7 +236,8 @@ def main():
     if not arguments.only_text:
         compare("fixed cases", [list(fixed_cases(reference.special[:40]))])
         if not arguments.no_code_points:
-            compare("every code point", [list(every_code_point())])
+            compare("every code point", [list(every_code_point())], modes=1)
+        differences += check_ill_formed(arguments.program, arguments.tokenizer, reference, 5 * arguments.random, arguments.seed)
         compare("random strings", [list(random_strings(arguments.random, arguments.seed, reference.special))])
     if arguments.text:
         compare("documents", documents(arguments.text, arguments.text_bytes), modes=1)

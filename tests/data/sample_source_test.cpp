@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "data/loader.h"
 #include "formats/indexed_dataset.h"
 #include "support/test_files.h"
 
@@ -299,6 +300,33 @@ TEST_F(SampleSourceTest, BlendsFilesWithoutWeightsByTheirSize) {
   const auto all = open(a + " " + b, DataOrder::kMegatron, 4);
   EXPECT_EQ(all->num_samples(), 30);
   EXPECT_EQ(open(a + " " + b, DataOrder::kMegatron, 4, 12)->num_samples(), 12);
+}
+
+// 50 samples, 8 a step: step 22 lies in the fourth epoch.
+TEST_F(SampleSourceTest, ResumesInALaterEpochWhereItStopped) {
+  const std::string prefix = write(std::vector<int32_t>(50, 4));
+  for (const DataOrder order : {DataOrder::kSequential, DataOrder::kMegatronCyclic,
+                                DataOrder::kTorchDistributed, DataOrder::kHfTrainer}) {
+    const auto inputs = [&](int64_t first_step, int64_t num_steps) {
+      const LoaderOptions options{.micro_batch_size = 2, .global_batch_size = 8};
+      BatchLoader loader(open(prefix, order, 4, 0, 42), options);
+      loader.seek(8 * first_step);
+      std::vector<int32_t> ids;
+      for (int64_t step = 0; step < num_steps; ++step) {
+        for (const MicroBatch& batch : loader.next_step().micro_batches)
+          ids.insert(ids.end(), batch.input_ids_R.begin(), batch.input_ids_R.end());
+      }
+      return ids;
+    };
+    const std::vector<int32_t> whole = inputs(0, 30);
+    const auto order_number = static_cast<int>(order);
+    EXPECT_EQ(inputs(22, 8), std::vector<int32_t>(whole.begin() + 22 * 32, whole.end()))
+        << order_number;
+    if (order == DataOrder::kSequential) continue;
+    // Not the order of the first epoch once more.
+    EXPECT_NE(inputs(0, 8), std::vector<int32_t>(whole.begin() + 22 * 32, whole.end()))
+        << order_number;
+  }
 }
 
 TEST_F(SampleSourceTest, CyclicOrderNeverEnds) {

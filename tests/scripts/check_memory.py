@@ -1,0 +1,144 @@
+"""Runs prepare on inputs that make memory grow where it is not bounded, and holds its peak against the bounds.
+
+    python check_memory.py --program build/cpu-release/bin/deltatrain --tokenizer FOLDER [--work FOLDER] [--scale X]
+
+`--scale 1` takes 10 GB of disk and some minutes; the bounds are the same for any scale. Needs pyarrow for the Parquet
+case, which is left out with a note where it is missing. Exits with 1 when a bound is not held.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+GIB = 1 << 30
+MB = 1_000_000
+
+
+def run(program, tokenizer, sources, out, *more):
+    """Peak of resident memory in bytes, seconds, what was printed, SHA-256 of the tokens."""
+    shutil.rmtree(out, ignore_errors=True)
+    started = time.monotonic()
+    process = subprocess.Popen([program, "prepare", "--tokenizer", tokenizer, "--out", out + "/t", *more, "--input", *sources],
+                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    printed = process.stdout.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        sys.exit(f"prepare {sources} {more}: exit code {process.returncode}")
+    digest = hashlib.sha256()
+    with open(out + "/t_text_document.bin", "rb") as file:
+        while part := file.read(1 << 24):
+            digest.update(part)
+    shutil.rmtree(out)
+    return usage.ru_maxrss * 1024, time.monotonic() - started, printed, digest.hexdigest()
+
+
+def unique_words(path, size, seed):
+    """Lines of about 4000 letters, hardly a word of which comes twice."""
+    rng = random.Random(seed)
+    with open(path, "w") as file:
+        written = 0
+        while written < size:
+            data = rng.randbytes(1 << 16).hex().translate(str.maketrans("0123456789", "ghijklmnop"))
+            words = [data[i:i + 4 + i % 13] for i in range(0, len(data), 17)]
+            for begin in range(0, len(words), 400):
+                line = json.dumps({"text": " ".join(words[begin:begin + 400])})
+                file.write(line + "\n")
+                written += len(line) + 1
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--program", required=True)
+    parser.add_argument("--tokenizer", required=True)
+    parser.add_argument("--work", default=None)
+    parser.add_argument("--scale", type=float, default=0.1)
+    options = parser.parse_args()
+    work = options.work or tempfile.mkdtemp()
+    os.makedirs(work, exist_ok=True)
+    failures = 0
+
+    def at(name):
+        return os.path.join(work, name)
+
+    def prepare(sources, *more):
+        return run(options.program, options.tokenizer, sources, at("out"), *more)
+
+    def report(what, size, peak, bound, seconds):
+        nonlocal failures
+        verdict = "" if peak <= bound else " TOO MUCH"
+        failures += peak > bound
+        print(f"| {what} | {size / MB:.0f} MB | {peak / MB:.0f} MB | {bound / MB:.0f} MB{verdict} | {seconds:.0f} |", flush=True)
+
+    print("| input | size | peak | bound | seconds |\n|---|---|---|---|---|")
+    source = at("tiny.jsonl")
+    count = int(50e6 * options.scale)
+    with open(source, "w") as file:
+        for begin in range(0, count, 100000):
+            file.write('{"text":"a b"}\n' * min(100000, count - begin))
+    peak, seconds, printed, _ = prepare([source], "--workers", "2")
+    assert printed.split()[0] == str(count), printed
+    report(f"{count / 1e6:.0f} million documents of a few tokens", os.path.getsize(source), peak, GIB, seconds)
+    os.remove(source)
+
+    peaks = []
+    for size in (int(1e9 * options.scale), int(4e9 * options.scale)):
+        unique_words(source, size, 1)
+        peak, seconds, _, _ = prepare([source], "--workers", "2")
+        peaks.append(peak)
+        report("words that never come again", os.path.getsize(source), peak, GIB if len(peaks) == 1 else min(GIB, peaks[0] + 200 * MB), seconds)
+        os.remove(source)
+
+    text = " ".join(str(i * 7919 % 100003) for i in range(int(300e6 / 5.9)))
+    with open(at("long.txt"), "w") as file:
+        file.write(text)
+    with open(source, "w") as file:
+        file.write(json.dumps({"text": text}) + "\n")
+    peak, seconds, _, lines = prepare([source])
+    report("one line", os.path.getsize(source), peak, 4 * os.path.getsize(source), seconds)
+    peak, seconds, _, plain = prepare([at("long.txt")])
+    report("the same as a text file", os.path.getsize(at("long.txt")), peak, 4 * os.path.getsize(source), seconds)
+    if lines != plain:
+        sys.exit("the tokens of the line and of the text file differ")
+    os.remove(source)
+    os.remove(at("long.txt"))
+
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        print("Parquet: SKIPPED, pyarrow is not installed")
+        sys.exit(1 if failures else 0)
+    source = at("wide.parquet")
+    rng = random.Random(3)
+    words = [rng.randbytes(rng.randint(1, 5)).hex() for _ in range(20000)]
+    texts = [" ".join(rng.choices(words, k=700)) for _ in range(int(300000 * options.scale))]
+    size = sum(map(len, texts))
+    table = pyarrow.table({"text": texts})
+    pyarrow.parquet.write_table(table, source, compression="zstd", row_group_size=len(texts))
+    peak, seconds, _, one_group = prepare([source])
+    report("Parquet of one row group", size, peak, GIB, seconds)
+    pyarrow.parquet.write_table(table, source, compression="zstd", row_group_size=max(1, len(texts) // 64))
+    peak, seconds, _, many = prepare([source], "--workers", "64")
+    report("Parquet of 64 row groups, 64 workers", size, peak, GIB, seconds)
+    if many != one_group:
+        sys.exit("the tokens of one row group and of many differ")
+    with pyarrow.ipc.new_stream(at("one.arrow"), table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    peak, seconds, _, batch = prepare([at("one.arrow")])
+    report("Arrow of one record batch", size, peak, GIB, seconds)
+    if batch != one_group:
+        sys.exit("the tokens of Arrow and Parquet differ")
+    os.remove(source)
+    os.remove(at("one.arrow"))
+    sys.exit(1 if failures else 0)
+
+
+main()
