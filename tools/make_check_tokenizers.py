@@ -117,9 +117,9 @@ def train_sentencepiece(folder, texts):
     common = dict(model_type="bpe", hard_vocab_limit=False, normalization_rule_name="identity", minloglevel=2, input=texts,
                   max_sentence_length=100000, input_sentence_size=40000)
     kinds = {
-        "llama": dict(vocab_size=6000, byte_fallback=True, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, split_digits=True),
-        "user_defined": dict(vocab_size=3000, user_defined_symbols=["<sep>", SPACE * 2, "\n"], remove_extra_whitespaces=True),
-        "no_prefix": dict(vocab_size=6000, byte_fallback=True, remove_extra_whitespaces=False, add_dummy_prefix=False, split_by_whitespace=False),
+        "llama": dict(vocab_size=16000, byte_fallback=True, remove_extra_whitespaces=False, allow_whitespace_only_pieces=True, split_digits=True),
+        "user_defined": dict(vocab_size=8000, user_defined_symbols=["<sep>", SPACE * 2, "\n"], remove_extra_whitespaces=True),
+        "no_prefix": dict(vocab_size=16000, byte_fallback=True, remove_extra_whitespaces=False, add_dummy_prefix=False, split_by_whitespace=False),
     }
     small = sum(os.path.getsize(text) for text in texts) < 100000
     for name, options in kinds.items():
