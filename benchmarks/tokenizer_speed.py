@@ -9,9 +9,9 @@ english.txt of tools/reference_texts.sh. Needs tokenizers, tiktoken and pyarrow.
 
 All contenders take their turn in each round, each with the vocabulary loaded before; the best round of each counts.
 Rates are per second of processor time of the threads that encode, so that other work on the machine disturbs them less;
-the wall's is given for scaling. `prepare` goes from reading a file to token files with their digests, less what it takes
-for a single short document (loading the vocabulary). Of hostile texts the references get the first 20,000 characters of
-each document, since longer runs take them minutes.
+the wall's is given for scaling. `prepare` goes from reading a file to token files with their digests, less what it
+takes for a single short document (loading the vocabulary, and Arrow C++ for Parquet). Of hostile texts the references
+get the first 20,000 characters of each document, since longer runs take them minutes.
 """
 import argparse
 import base64
@@ -176,17 +176,18 @@ def main():
     for i, text in enumerate(kinds.values()):
         write_lines(at(f"hostile_{i}.jsonl"), [text] * 8)
     write_lines(at("one.jsonl"), ["one"])
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one"]}), at("one.parquet"))
 
     size, few_size = size_of(documents), size_of(few)
     table = Table()
     for _ in range(options.rounds):
-        load = prepare(options.program, options.llama3, at("one.jsonl"), at("out"), 1)
         for threads in options.threads:
             _, tokens, cpu, wall = ours(options.program, options.llama3, at("english.jsonl"), threads)
             table.add(f"deltatrain, {threads} thread{'s' * (threads > 1)}", "English", size, tokens, cpu, wall)
         for label, encode in encoders.items():
             table.add(label, "English", few_size, *reference(encode, few))
         for form in ("jsonl", "parquet"):
+            load = prepare(options.program, options.llama3, at(f"one.{form}"), at("out"), 1)
             for workers in options.threads:
                 tokens, cpu, wall, memory = prepare(options.program, options.llama3, at(f"english.{form}"), at("out"), workers)
                 table.add(f"prepare, {form}, {workers} worker{'s' * (workers > 1)}", "English", size, tokens, cpu - load[1], wall - load[2], memory)

@@ -3,10 +3,10 @@
 
     check_tokenizers.py PROGRAM TOKENIZER [--reference LIBRARY] [--text FILE ...] [--text-bytes N] [--random N] [--seed N]
 
-TOKENIZER is a folder with tokenizer.json for the library `tokenizers`, Llama 3's tokenizer.model for `tiktoken`, a .model
-file for `sentencepiece`. Every string is encoded by both, with and without special tokens where the library
-knows them, and the ids are decoded by both; every code point and texts of files (in pieces of 20,000 characters) once only. The first differences are shown; the exit status is 1 if there
-are any.
+TOKENIZER is a folder with tokenizer.json for the library `tokenizers`, Llama 3's tokenizer.model for `tiktoken`, a
+.model file for `sentencepiece`. Every string is encoded by both, with and without special tokens where the library
+knows them, and the ids are decoded by both; every code point and texts of files (in pieces of 20,000 characters) once
+only. The first differences are shown; the exit status is 1 if there are any.
 """
 import argparse
 import base64
