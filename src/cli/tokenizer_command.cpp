@@ -210,7 +210,8 @@ void run_bench(const BenchOptions& options) {
   bench::TokenizerRate best;
   for (int64_t i = 0; i < options.repeats; ++i) {
     // Loaded anew: it remembers words.
-    const auto rate = bench::time_tokenizer(Tokenizer::load(options.tokenizer), kept.texts, static_cast<int>(options.threads));
+    const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
+    const auto rate = bench::time_tokenizer(tokenizer, kept.texts, static_cast<int>(options.threads));
     if (i == 0 || rate.cpu_seconds < best.cpu_seconds) best = rate;
   }
   const double megabytes = 1e-6 * static_cast<double>(best.bytes);

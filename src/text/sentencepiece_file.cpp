@@ -176,8 +176,10 @@ Model read_model(std::string_view bytes, const std::string& where) {
 
 void check_supported(const Model& model, const std::string& where) {
   static constexpr std::array<const char*, 5> kTypes = {"?", "unigram", "BPE", "word", "char"};
-  if (model.pieces.size() > static_cast<size_t>(MergeTable::kMaxId))
-    throw UnsupportedError(error_text(where, "pieces", "at most " + std::to_string(MergeTable::kMaxId), std::to_string(model.pieces.size())));
+  if (model.pieces.size() > static_cast<size_t>(MergeTable::kMaxId)) {
+    throw UnsupportedError(error_text(where, "pieces", "at most " + std::to_string(MergeTable::kMaxId),
+                                      std::to_string(model.pieces.size())));
+  }
   if (model.pieces.empty()) throw FormatError(error_text(where, "pieces", "some", "none"));
   if (model.model_type != 2) {
     throw UnsupportedError(error_text(where, "trainer_spec.model_type", "BPE",

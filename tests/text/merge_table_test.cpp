@@ -35,7 +35,7 @@ TEST(MergeTableTest, EqualsAMap) {
   for (int i = 0; i < 300000; ++i) {
     // Neighbours of pairs that are there, turned round or not.
     const Merge& merge = merges[random() % merges.size()];
-    const std::pair<int32_t, int32_t> pair = i % 2 == 0 ? std::pair(merge.right, merge.left) : std::pair(merge.left, id());
+    const auto pair = i % 2 == 0 ? std::pair(merge.right, merge.left) : std::pair(merge.left, id());
     const auto found = ranks.find(pair);
     ASSERT_EQ(table.rank(pair.first, pair.second), found == ranks.end() ? MergeTable::kNoRank : found->second);
   }
