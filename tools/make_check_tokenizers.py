@@ -149,11 +149,10 @@ def main():
 
     trained = {}
     for pattern in ("llama3", "gpt2", "qwen2"):
-        folder = os.path.join(made, pattern)
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = os.path.join(made, "trained_llama3" if pattern == "llama3" else pattern)
         size = "600" if texts == [golden_text] else "16000"
-        subprocess.run([program, "tokenizer", "train", "--input", *texts, "--vocab-size", size, "--pattern", pattern, "--out", folder],
-                       check=True, capture_output=True)
+        subprocess.run([program, "tokenizer", "train", "--input", *texts, "--vocab-size", size, "--pattern", pattern,
+                        "--on-invalid", "replace", "--out", folder], check=True, capture_output=True)
         trained[pattern] = json.load(open(os.path.join(folder, "tokenizer.json")))
     size = len(trained["qwen2"]["model"]["vocab"])
     for name, normalizer in (("nfc", "NFC"), ("nfd", "NFD")):
