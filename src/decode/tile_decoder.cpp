@@ -2,14 +2,35 @@
 
 #include <algorithm>
 
+#include <numeric>
+
 #include "base/check.h"
 #include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 
 namespace deltatrain::decode {
 
 using layers::ParameterStore;
 using layers::Pass;
+
+namespace {
+
+// Rows of a step. The CPU's products of up to 4 rows are bound by reading the weights and compute
+// each row by itself, and so are those of up to 64 rows in bf16 on a GPU. Elsewhere the shape has to
+// be one, and the number is a matter of speed.
+int64_t rows_of_a_step(const Context& context) {
+  switch (context.device->kind()) {
+    case DeviceKind::kCpu:
+      return 4;
+    case DeviceKind::kCuda:
+      return context.activation_dtype == DType::kBF16 ? 64 : 16;
+    default:
+      return 4;
+  }
+}
+
+}  // namespace
 
 TileDecoder::TileDecoder(const Context& context, const Context& planning_context,
                          const ModelConfig& config, const Sizes& sizes)
@@ -42,6 +63,24 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
   };
   parameters_ = make_store(context);
   state_ = make_state(sizes.num_slots + 1);
+  int64_t step_slots = 0;
+  if (sizes.num_step_slots > 0) {
+    step_rows_ = rows_of_a_step(context);
+    step_slots = round_up(sizes.num_step_slots, step_rows_);
+    step_state_ = make_state(step_slots);
+    const auto S = static_cast<size_t>(step_rows_);
+    step_ids_ = Buffer(memory, S * sizeof(int32_t));
+    step_offsets_ = Buffer(memory, (S + 1) * sizeof(int32_t));
+    step_hidden_ = Buffer(memory, S * D * element);
+    step_logits_ = Buffer(memory, S * N * element);
+    step_lse_ = Buffer(memory, S * statistic);
+    step_chosen_ = Buffer(memory, S * sizeof(int32_t));
+    std::vector<int32_t> step_offsets(S + 1);
+    std::iota(step_offsets.begin(), step_offsets.end(), 0);
+    context.device->copy_to_device(step_offsets_.data(), step_offsets.data(),
+                                   step_offsets.size() * sizeof(int32_t));
+    DELTATRAIN_CHECK(step_rows_ <= sizes.logit_rows, "labels and losses of the head suffice");
+  }
 
   Arena planning;
   Context plan = planning_context;
@@ -56,7 +95,21 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
   for (int64_t s = 0; s < most; ++s) offsets.push_back(narrow<int32_t>(s));
   offsets.push_back(narrow<int32_t>(sizes.tile_rows));
   run(plan, *plan_parameters, plan_state, 0, offsets);
+  if (sizes_.short_tile_rows > 0) {
+    run(plan, *plan_parameters, plan_state, 0, {0, narrow<int32_t>(sizes_.short_tile_rows)});
+    offsets.clear();
+    for (int64_t s = 0; s < std::min(most, sizes_.short_tile_rows); ++s)
+      offsets.push_back(narrow<int32_t>(s));
+    offsets.push_back(narrow<int32_t>(sizes_.short_tile_rows));
+    run(plan, *plan_parameters, plan_state, 0, offsets);
+  }
   run_head(plan, *plan_parameters);
+  if (step_rows_ > 0) {
+    const State plan_steps(plan, model_, step_slots, sizes_.max_length);
+    for (int64_t count = 1; count <= step_rows_; ++count) {
+      if (padded_step(count) == count) run_step(plan, *plan_parameters, plan_steps, 0, count);
+    }
+  }
   arena_ = Arena(memory, planning.peak_bytes());
   context_.arena = &arena_;
 }
@@ -67,7 +120,8 @@ std::unique_ptr<State> TileDecoder::make_state(int64_t num_sequences) const {
   return std::make_unique<State>(context_, model_, num_sequences, sizes_.max_length);
 }
 
-void TileDecoder::feed(int64_t first_slot, std::span<const std::span<const int32_t>> pieces) {
+void TileDecoder::feed(int64_t first_slot, std::span<const std::span<const int32_t>> pieces,
+                       Tile tile) {
   const auto count = static_cast<int64_t>(pieces.size());
   DELTATRAIN_CHECK(count > 0 && first_slot + count <= sizes_.num_slots, "pieces for slots");
   std::vector<int32_t> ids, offsets = {0}, lengths;
@@ -79,7 +133,8 @@ void TileDecoder::feed(int64_t first_slot, std::span<const std::span<const int32
     offsets.push_back(narrow<int32_t>(ids.size()));
     lengths.push_back(narrow<int32_t>(pieces[i].size()));
   }
-  const auto rows = static_cast<size_t>(sizes_.tile_rows);
+  const auto rows =
+      static_cast<size_t>(tile == Tile::kWhole ? sizes_.tile_rows : sizes_.short_tile_rows);
   DELTATRAIN_CHECK(ids.size() <= rows, "pieces fit a pass");
   if (ids.size() < rows) {
     state_->reset_sequence(context_, first_slot + count);
@@ -97,6 +152,7 @@ void TileDecoder::feed(int64_t first_slot, std::span<const std::span<const int32
 void TileDecoder::run(const Context& context, const ParameterStore& parameters, const State& state,
                       int64_t first_slot, const std::vector<int32_t>& offsets) {
   const auto S = static_cast<int64_t>(offsets.size()) - 1;
+  const int64_t R = offsets.back();
   const std::vector<layers::LayerState> states = state.layers(first_slot, S);
   const Arena::ScratchScope scope(*context.arena);
   const Pass pass{
@@ -106,9 +162,8 @@ void TileDecoder::run(const Context& context, const ParameterStore& parameters, 
       .mode = Pass::Mode::kInference,
       .states = &states,
       .lengths_S = state.device_lengths().rows(first_slot, first_slot + S)};
-  model_.forward(
-      pass, ids_.tensor(DType::kI32, {sizes_.tile_rows}),
-      hidden_.tensor(context.activation_dtype, {sizes_.tile_rows, model_.config().hidden_size}));
+  model_.forward(pass, ids_.tensor(DType::kI32, {R}),
+                 hidden_.tensor(context.activation_dtype, {R, model_.config().hidden_size}));
 }
 
 void TileDecoder::keep_rows(int64_t row, int64_t count, int64_t to) {
@@ -120,6 +175,22 @@ void TileDecoder::keep_rows(int64_t row, int64_t count, int64_t to) {
       static_cast<char*>(kept_.data()) + static_cast<size_t>(to) * row_bytes,
       static_cast<const char*>(hidden_.data()) + static_cast<size_t>(row) * row_bytes,
       static_cast<size_t>(count) * row_bytes);
+}
+
+Tensor TileDecoder::hidden_row(int64_t row) const {
+  const int64_t D = model_.config().hidden_size;
+  return hidden_.tensor(context_.activation_dtype, {sizes_.tile_rows, D})
+      .rows(row, row + 1)
+      .reshape({D});
+}
+
+void TileDecoder::keep_row(const Tensor& hidden_D, int64_t to) {
+  DELTATRAIN_CHECK(to < sizes_.logit_rows && hidden_D.size(0) == model_.config().hidden_size,
+                   "a row of the head");
+  const auto row_bytes = static_cast<size_t>(hidden_D.num_bytes());
+  context_.device->copy_on_device(
+      static_cast<char*>(kept_.data()) + static_cast<size_t>(to) * row_bytes, hidden_D.raw(),
+      row_bytes);
 }
 
 void TileDecoder::run_head(const Context& context, const ParameterStore& parameters) {
@@ -142,6 +213,78 @@ TileDecoder::Logits TileDecoder::logits() {
   return {
       logits_.tensor(context_.activation_dtype, {sizes_.logit_rows, model_.config().vocab_size}),
       lse_.tensor(context_.statistics_dtype(), {sizes_.logit_rows})};
+}
+
+// The number of rows that a step of so many sequences has.
+int64_t TileDecoder::padded_step(int64_t num_rows) const {
+  const DeviceKind kind = context_.device->kind();
+  if (kind == DeviceKind::kCpu || kind == DeviceKind::kReference) return num_rows;
+  if (context_.activation_dtype != DType::kBF16) return step_rows_;
+  int64_t rows = 1;
+  while (rows < num_rows) rows *= 2;
+  return rows;
+}
+
+TileDecoder::StepLogits TileDecoder::step(int64_t first_slot, std::span<const int32_t> ids) {
+  const auto count = static_cast<int64_t>(ids.size());
+  DELTATRAIN_CHECK(count > 0 && count <= step_rows_ && first_slot % step_rows_ == 0 &&
+                       first_slot + step_rows_ <= step_state_->num_sequences(),
+                   "a step for slots");
+  const int64_t rows = padded_step(count);
+  std::vector<int32_t> padded(ids.begin(), ids.end());
+  padded.resize(static_cast<size_t>(rows), 0);
+  for (int64_t i = 0; i < rows; ++i) {
+    if (i < count) {
+      step_state_->check_room(first_slot + i, 1);
+    } else if (step_state_->length(first_slot + i) > 0) {
+      step_state_->reset_sequence(context_, first_slot + i);  // so that its cache has room
+    }
+  }
+  context_.device->copy_to_device(step_ids_.data(), padded.data(), padded.size() * sizeof(int32_t));
+  const auto run_once = [&] { run_step(context_, *parameters_, *step_state_, first_slot, rows); };
+  // The first time makes what only a first call makes: the choice of product algorithms.
+  Step& step = steps_[{first_slot, rows}];
+  if (step.has_run && step.recording == nullptr) step.recording = context_.device->record(run_once);
+  if (step.recording != nullptr) {
+    step.recording->replay();
+  } else {
+    run_once();
+  }
+  step.has_run = true;
+  step_state_->advance(context_, first_slot, std::vector<int32_t>(ids.size(), 1));
+  return {.logits_SN =
+              step_logits_.tensor(context_.activation_dtype, {count, model_.config().vocab_size}),
+          .lse_S = step_lse_.tensor(context_.statistics_dtype(), {count}),
+          .chosen_S = step_chosen_.tensor(DType::kI32, {count})};
+}
+
+void TileDecoder::run_step(const Context& context, const ParameterStore& parameters,
+                           const State& state, int64_t first_slot, int64_t num_rows) {
+  const int64_t S = num_rows, N = model_.config().vocab_size;
+  std::vector<int32_t> offsets(static_cast<size_t>(S) + 1);
+  std::iota(offsets.begin(), offsets.end(), 0);
+  const std::vector<layers::LayerState> states = state.layers(first_slot, S);
+  const Arena::ScratchScope scope(*context.arena);
+  const Pass pass{.context = context,
+                  .parameters = parameters,
+                  .sequences = {.offsets = offsets,
+                                .device_offsets = step_offsets_.tensor(DType::kI32, {S + 1})},
+                  .mode = Pass::Mode::kInference,
+                  .states = &states,
+                  .lengths_S = state.device_lengths().rows(first_slot, first_slot + S)};
+  const Tensor hidden_SD =
+      step_hidden_.tensor(context.activation_dtype, {S, model_.config().hidden_size});
+  model_.forward(pass, step_ids_.tensor(DType::kI32, {S}), hidden_SD);
+  const Tensor logits_SN = step_logits_.tensor(context.activation_dtype, {S, N});
+  ops::linear_forward(
+      context,
+      {.x_RD = hidden_SD, .weight_XD = parameters.value(model_.head()), .y_RX = logits_SN});
+  ops::cross_entropy(context, {.logits_RN = logits_SN,
+                               .labels_R = labels_.tensor(DType::kI32, {S}),
+                               .loss_R = loss_.tensor(context.statistics_dtype(), {S}),
+                               .lse_R = step_lse_.tensor(context.statistics_dtype(), {S}),
+                               .gradient = ops::CrossEntropy::Gradient::kNone});
+  ops::row_argmax(context, {.x_RN = logits_SN, .index_R = step_chosen_.tensor(DType::kI32, {S})});
 }
 
 }  // namespace deltatrain::decode

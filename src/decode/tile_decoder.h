@@ -1,14 +1,19 @@
-// Passes of a fixed number of rows over sequences of any lengths, for results that do not depend on
-// what else is computed at the same time.
+// Passes of a fixed number of rows over sequences of any lengths, and steps of one token a sequence,
+// for results that do not depend on what else is computed at the same time.
 //
-// Every pass has `tile_rows` rows and every call of the head `logit_rows`, the rest filled up: all
-// products then have one shape, and a row of a product does not depend on the other rows. What a
-// sequence gives depends on its own tokens and on where they were cut into pieces, on nothing else.
+// Every pass has `tile_rows` rows (or `short_tile_rows`, as the caller says) and every call of the
+// head `logit_rows`, the rest filled up: all products then have one shape, and a row of a product
+// does not depend on the other rows. A step has step_rows() rows, or fewer where the backend's
+// products of a few rows give each row the same bits whatever their number. What a sequence gives
+// depends on its own tokens, on where they were cut into pieces and on which of the passes took
+// them, on nothing else.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "decode/state.h"
@@ -24,7 +29,10 @@ class TileDecoder {
     int64_t max_length = 1;
     int64_t tile_rows = 256;
     int64_t logit_rows = 64;
+    int64_t short_tile_rows = 0;  // rows of the shorter passes, below tile_rows; 0: there are none
+    int64_t num_step_slots = 0;   // sequences that go on token by token; 0: no steps
   };
+  enum class Tile : uint8_t { kWhole, kShort };
 
   // Weights are zero until set through parameters().
   TileDecoder(const Context& context, const Context& planning_context, const ModelConfig& config,
@@ -42,12 +50,17 @@ class TileDecoder {
   // A state for `num_sequences` that sequences can be copied to and from.
   std::unique_ptr<State> make_state(int64_t num_sequences) const;
 
-  // Feeds pieces[i], at least one token, to sequence first_slot + i; tile_rows tokens at most in
-  // all. Where fewer, the sequence after the last is overwritten.
-  void feed(int64_t first_slot, std::span<const std::span<const int32_t>> pieces);
+  // Feeds pieces[i], at least one token, to sequence first_slot + i; as many tokens as the tile has
+  // rows at most in all. Where fewer, the sequence after the last is overwritten.
+  void feed(int64_t first_slot, std::span<const std::span<const int32_t>> pieces,
+            Tile tile = Tile::kWhole);
   // Keeps `count` normed hidden states of the last feed from row `row` on as rows `to`, ... of the
   // next logits().
   void keep_rows(int64_t row, int64_t count, int64_t to);
+  // One such row of the last feed, [D] in the activation dtype, in device memory until the next feed;
+  // and one that was copied away, as row `to` of the next logits().
+  Tensor hidden_row(int64_t row) const;
+  void keep_row(const Tensor& hidden_D, int64_t to);
 
   // Logits of all kept rows, [logit_rows, N] in the activation dtype, and log sum exp of each, f32
   // or f64 [logit_rows]. Rows not kept since are of earlier ones. In device memory, until the next
@@ -58,18 +71,45 @@ class TileDecoder {
   };
   Logits logits();
 
+  // num_step_slots sequences or a few more, which belong to step() alone.
+  State& step_state() { return *step_state_; }
+  // Sequences that one step takes at most.
+  int64_t step_rows() const { return step_rows_; }
+  // Logits after a step, [S, N] and [S], and the most likely token of each row, i32 [S]: -1 where a
+  // logit is NaN or the largest infinite. In device memory, until the next step.
+  struct StepLogits {
+    Tensor logits_SN;
+    Tensor lse_S;
+    Tensor chosen_S;
+  };
+  // Feeds ids[i] to step sequence first_slot + i, where first_slot is a multiple of step_rows().
+  // Sequences from first_slot + ids.size() up to the next multiple may be overwritten.
+  StepLogits step(int64_t first_slot, std::span<const int32_t> ids);
+
  private:
+  // The step from one slot on with one number of rows, kept by devices that can.
+  struct Step {
+    bool has_run = false;
+    std::unique_ptr<Recording> recording;
+  };
+
   void run(const Context& context, const layers::ParameterStore& parameters, const State& state,
            int64_t first_slot, const std::vector<int32_t>& offsets);
   void run_head(const Context& context, const layers::ParameterStore& parameters);
+  int64_t padded_step(int64_t num_rows) const;
+  void run_step(const Context& context, const layers::ParameterStore& parameters,
+                const State& state, int64_t first_slot, int64_t num_rows);
 
   Context context_;
   Sizes sizes_;
   Arena arena_;
   Model model_;
   std::unique_ptr<layers::ParameterStore> parameters_;
-  std::unique_ptr<State> state_;
+  std::unique_ptr<State> state_, step_state_;
   Buffer ids_, offsets_, hidden_, kept_, logits_, labels_, loss_, lse_;
+  int64_t step_rows_ = 0;
+  Buffer step_ids_, step_offsets_, step_hidden_, step_logits_, step_lse_, step_chosen_;
+  std::map<std::pair<int64_t, int64_t>, Step> steps_;  // by first slot and number of rows
 };
 
 }  // namespace deltatrain::decode
