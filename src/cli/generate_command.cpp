@@ -14,8 +14,9 @@
 #include "cli/commands.h"
 #include "cli/device_options.h"
 #include "cli/validators.h"
-#include "decode/generate.h"
 #include "model/weights.h"
+#include "serve/engine.h"
+#include "serve/text_stream.h"
 #include "text/tokenizer.h"
 #include "text/utf8.h"
 
@@ -45,6 +46,62 @@ void check(const Options& options) {
   if (!(options.top_p > 0 && options.top_p <= 1))
     refuse("--top-p", "a number in (0, 1]", std::to_string(options.top_p));
 }
+
+// Samples made side by side, printed one after the other: the first as it comes.
+class PrintedSamples final : public serve::Listener {
+ public:
+  PrintedSamples(const text::Tokenizer& tokenizer, std::span<const int32_t> prompt,
+                 std::string prompt_text, int64_t num_samples)
+      : prompt_text_(std::move(prompt_text)) {
+    for (int64_t i = 0; i < num_samples; ++i)
+      samples_.push_back({.stream = serve::TextStream(tokenizer, prompt, {})});
+    print(prompt_text_);
+  }
+
+  void on_prompt(std::vector<serve::TokenLogprobs>) override {}
+  bool on_token(int64_t sample, const serve::GeneratedToken& token) override {
+    Sample& of = samples_[static_cast<size_t>(sample)];
+    if (!token.is_stop) ++num_tokens_;
+    give(of, of.stream.append(token.id, token.is_stop));
+    return true;
+  }
+  void on_finish(int64_t sample, serve::FinishReason) override {
+    Sample& of = samples_[static_cast<size_t>(sample)];
+    give(of, of.stream.finish() + "\n");
+    of.is_over = true;
+    while (printed_ < samples_.size() && samples_[printed_].is_over) {
+      if (++printed_ == samples_.size()) break;
+      print("\n" + prompt_text_ + samples_[printed_].held);
+    }
+  }
+  void on_error(const std::string& message) override { throw NumericError(message); }
+
+  int64_t num_tokens() const { return num_tokens_; }
+
+ private:
+  struct Sample {
+    serve::TextStream stream;
+    std::string held;  // while another is being printed
+    bool is_over = false;
+  };
+
+  void give(Sample& sample, const std::string& text) {
+    if (&sample == &samples_[printed_]) {
+      print(text);
+    } else {
+      sample.held += text;
+    }
+  }
+  static void print(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  std::string prompt_text_;
+  std::vector<Sample> samples_;
+  size_t printed_ = 0;  // the sample that is being printed
+  int64_t num_tokens_ = 0;
+};
 
 void run(const Options& options, Environment& environment) {
   check(options);
@@ -79,38 +136,37 @@ void run(const Options& options, Environment& environment) {
   }
 
   DeviceChoice device(options.device);
-  const auto length = static_cast<int64_t>(prompt.size()) + options.max_new_tokens;
-  decode::Decoder decoder(device.context(), device.planning_context(), config, 1, length,
-                          std::min<int64_t>(512, static_cast<int64_t>(prompt.size())));
-  load_weights(decoder.context(), config, folder, decoder.parameters());
+  const int64_t at_once = std::min<int64_t>(options.samples, 16);
+  serve::Engine engine(device.context(), device.planning_context(), config,
+                       {.num_streams = at_once,
+                        .num_prompts = 1,
+                        .max_length = std::max<int64_t>(
+                            2, static_cast<int64_t>(prompt.size()) + options.max_new_tokens)});
+  load_weights(engine.context(), config, folder, engine.parameters());
 
   int64_t total = 0;
   const auto start = std::chrono::steady_clock::now();
-  for (int64_t i = 0; i < options.samples; ++i) {
-    decode::Generation generation{.max_new_tokens = options.max_new_tokens,
-                                  .sampling = {options.temperature, options.top_k, options.top_p,
-                                               options.seed + static_cast<uint64_t>(i)},
-                                  .stop_id = {}};
-    if (!options.ignore_eos) generation.stop_id = tokenizer.eos_id();
-    text::StreamDecoder stream(tokenizer, text::SkipSpecialTokens::kYes);
-    std::fwrite(prompt_text.data(), 1, prompt_text.size(), stdout);
-    const auto print = [](const std::string& piece) {
-      std::fwrite(piece.data(), 1, piece.size(), stdout);
-      std::fflush(stdout);
-    };
-    total += static_cast<int64_t>(decode::generate(decoder, prompt, generation, [&](int32_t id) {
-                                    print(stream.append(id));
-                                    return true;
-                                  }).size());
-    print(stream.finish() + "\n");
-    if (i + 1 < options.samples) print("\n");
+  for (int64_t done = 0; done < options.samples; done += at_once) {
+    serve::Request request{.prompt = prompt,
+                           .max_new_tokens = options.max_new_tokens,
+                           .num_samples = std::min(at_once, options.samples - done),
+                           .sampling = {options.temperature, options.top_k, options.top_p,
+                                        options.seed + static_cast<uint64_t>(done)}};
+    if (!options.ignore_eos && tokenizer.eos_id()) request.stop_ids = {*tokenizer.eos_id()};
+    if (done > 0) std::printf("\n");
+    const auto printed = std::make_shared<PrintedSamples>(tokenizer, prompt, prompt_text,
+                                                          request.num_samples);
+    engine.submit(std::move(request), printed);
+    while (engine.step()) {
+    }
+    total += printed->num_tokens();
   }
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   char line[128];
   std::snprintf(line, sizeof line, "%lld tokens in %.2f s, %.1f tokens/s, state %.2f MiB",
                 static_cast<long long>(total), seconds, static_cast<double>(total) / seconds,
-                static_cast<double>(decoder.state().num_bytes()) / (1 << 20));
+                static_cast<double>(engine.bytes_per_stream()) / (1 << 20));
   environment.reporter.message("generate", line);
 }
 

@@ -10,7 +10,6 @@
 #include "backend/registry.h"
 #include "base/error.h"
 #include "decode/decoder.h"
-#include "decode/generate.h"
 #include "decode/sampler.h"
 #include "model/initialization.h"
 #include "verify/tolerance.h"
@@ -234,23 +233,6 @@ TEST(DecoderStateTest, RefusesToOutgrowAnAttentionCache) {
                   8, 8);
   decoder.feed(std::vector<std::vector<int32_t>>{prompt(8)});
   EXPECT_THROW(decoder.feed(std::vector<std::vector<int32_t>>{{1}}), ConfigError);
-}
-
-TEST(GenerateTest, GreedyIsRepeatableAndStopsAtTheEnd) {
-  Backends backends;
-  Decoder decoder(backends.context, backends.planning, tiny(ModelFamily::kGatedDeltaNet, false), 1,
-                  64, 64);
-  initialize(decoder.context(), decoder.parameters(), 0.1, 5);
-  const std::vector<int32_t> start = prompt(5);
-  const Generation greedy{.max_new_tokens = 12, .sampling = {.temperature = 0}, .stop_id = {}};
-  const auto first = generate(decoder, start, greedy);
-  EXPECT_EQ(first.size(), 12U);
-  EXPECT_EQ(generate(decoder, start, greedy), first);
-  Generation stopping = greedy;
-  stopping.stop_id = first[3];
-  const auto stopped = generate(decoder, start, stopping);
-  const auto end = std::find(first.begin(), first.end(), first[3]);
-  EXPECT_EQ(stopped, std::vector<int32_t>(first.begin(), end));
 }
 
 TEST(SamplerTest, GreedyTakesTheLowestOfEquals) {
