@@ -29,6 +29,7 @@ void add_verify_command(CLI::App& app, Environment& environment);
 void add_dump_command(CLI::App& app, Environment& environment);
 void add_diff_command(CLI::App& app, Environment& environment);
 void add_generate_command(CLI::App& app, Environment& environment);
+void add_serve_command(CLI::App& app, Environment& environment);
 void add_eval_command(CLI::App& app, Environment& environment);
 void add_compare_command(CLI::App& app, Environment& environment);
 void add_selftest_command(CLI::App& app, Environment& environment);

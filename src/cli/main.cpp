@@ -95,6 +95,7 @@ int main(int argc, char** argv) {
   cli::add_dump_command(app, environment);
   cli::add_diff_command(app, environment);
   cli::add_generate_command(app, environment);
+  cli::add_serve_command(app, environment);
   cli::add_eval_command(app, environment);
   cli::add_compare_command(app, environment);
   cli::add_plot_command(app, environment);

@@ -241,9 +241,9 @@ std::string Tokenizer::special_tokens_rule() const {
 }
 
 std::span<const std::string_view> tokenizer_file_names() {
-  static constexpr std::array<std::string_view, 7> kNames = {
+  static constexpr std::array<std::string_view, 8> kNames = {
       "tokenizer.json",  "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
-      "tokenizer.model", "vocab.json",            "merges.txt"};
+      "tokenizer.model", "vocab.json",            "merges.txt",              "chat_template.jinja"};
   return kNames;
 }
 

@@ -73,7 +73,8 @@ std::string small_sentencepiece() {
 void make(const fs::path& source, const fs::path& out) {
   for (const char* name : {"pickle", "zip", "torch_file", "safetensors", "indexed_dataset",
                            "hf_config", "tokenizer_json", "run_log", "chrome_trace",
-                           "tokenizer_model", "arrow_ipc", "records"})
+                           "tokenizer_model", "arrow_ipc", "records", "api_request",
+                           "chat_template"})
     fs::create_directories(out / name);
   const fs::path golden = source / "tests" / "golden";
 
@@ -146,6 +147,16 @@ void make(const fs::path& source, const fs::path& out) {
                     fs::copy_options::overwrite_existing);
   }
   put(out / "records/lines", "{\"text\": \"a \\ud83d \\u00e9\", \"n\": [1, null]}\r\n\n{\"text\": \"\"}\n{\"text\": null}");
+  put(out / "api_request/completion",
+      R"({"model": "m", "prompt": [[1, 2], [3]], "temperature": 0.5, "max_tokens": 1, "logprobs": 1,
+          "seed": 1234, "echo": true, "stop": ["a"], "stream": true, "n": 2,
+          "stream_options": {"include_usage": true}})");
+  put(out / "api_request/chat",
+      R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+          "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 2, "top_k": 5})");
+  for (const auto& chat : nlohmann::json::parse(read_file(golden / "chat/rendered.json")))
+    put(out / "chat_template" / chat.at("name").get<std::string>(),
+        chat.at("template").get<std::string>());
 }
 
 }  // namespace
