@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +26,8 @@ std::string scaled(double value) {
 
 std::string clock_text(double seconds) {
   const auto whole = static_cast<int64_t>(std::llround(seconds));
-  if (whole >= 3600) return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
+  if (whole >= 3600)
+    return fmt::format("{}:{:02}:{:02}", whole / 3600, whole / 60 % 60, whole % 60);
   return fmt::format("{}:{:02}", whole / 60, whole % 60);
 }
 
@@ -33,6 +35,18 @@ size_t terminal_columns() {
   winsize size{};
   if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return 80;
   return size.ws_col;
+}
+
+// " |####....|" in a line of `columns`, of which `needed` are taken and `wished` would be: 24 marks, or fewer down to ten
+// for the sake of what is wished; nothing where there is no room for ten.
+std::string bar(int64_t done, int64_t total, size_t columns, size_t needed, size_t wished) {
+  constexpr size_t kMost = 24, kLeast = 10, kFrame = 4;  // " |", "|", and the last column
+  if (needed + kFrame + kLeast > columns) return "";
+  const size_t room =
+      std::clamp(columns - std::min(columns, needed + wished + kFrame), kLeast, kMost);
+  const double share = std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
+  const auto filled = static_cast<size_t>(share * static_cast<double>(room));
+  return " |" + std::string(filled, '#') + std::string(room - filled, '.') + "|";
 }
 
 class StderrReporter final : public Reporter {
@@ -69,33 +83,31 @@ class StderrReporter final : public Reporter {
     shown_ = now;
     const double seconds = std::chrono::duration<double>(now - start_).count();
     const double rate = seconds > 0 ? static_cast<double>(done - start_done_) / seconds : 0;
-    std::string line = fmt::format("[{}] {}", task, scaled(static_cast<double>(done)));
+    std::string line = fmt::format("[{}] {}", task, scaled(static_cast<double>(done))), rest;
     if (total > 0) {
-      const double share = static_cast<double>(done) / static_cast<double>(total);
       line += fmt::format("/{} {}", scaled(static_cast<double>(total)), unit);
-      if (terminal_) {
-        const int filled = static_cast<int>(share * 24);
-        line += fmt::format(" |{:#<{}}{:.<{}}|", "", filled, "", 24 - filled);
-      }
-      line += fmt::format(" {:.1f} %", 100 * share);
+      rest +=
+          fmt::format(" {:.1f} %", 100 * static_cast<double>(done) / static_cast<double>(total));
     } else {
       line += fmt::format(" {}", unit);
     }
-    if (rate > 0) line += fmt::format(" {} {}/s", scaled(rate), unit);
+    if (rate > 0) rest += fmt::format(" {} {}/s", scaled(rate), unit);
     if (total > 0 && rate > 0 && !finished) {
-      line += fmt::format(" ETA {}", clock_text(static_cast<double>(total - done) / rate));
+      rest += fmt::format(" ETA {}", clock_text(static_cast<double>(total - done) / rate));
     }
-    if (!detail.empty()) line += fmt::format("  {}", detail);
+    const std::string more = detail.empty() ? "" : fmt::format("  {}", detail);
     if (terminal_) {
-      // A longer line would break, and only its last part be replaced by the next.
       const size_t columns = terminal_columns();
+      if (total > 0) line += bar(done, total, columns, line.size() + rest.size(), more.size());
+      line += rest + more;
+      // A longer line would break, and only its last part be replaced by the next.
       if (line.size() >= columns) line.resize(columns - 1);
       fmt::print(stderr, "\r\x1b[2K{}", line);
       if (finished) fmt::print(stderr, "\n");
       bar_shown_ = !finished;
       std::fflush(stderr);
     } else {
-      fmt::print(stderr, "{}\n", line);
+      fmt::print(stderr, "{}{}{}\n", line, rest, more);
     }
   }
 

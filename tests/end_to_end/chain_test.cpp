@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -269,11 +270,11 @@ TEST_F(ChainTest, ThePlannedMemoryIsWhatARunTakes) {
   const size_t total = plan.find("\"total\": ");
   ASSERT_NE(total, std::string::npos) << plan;
   const double planned = std::stod(plan.substr(total + 9));
-  const std::string command = "exec " + std::string(DELTATRAIN_TEST_PROGRAM) +
-                              " train --recipe recipes/smoke/gdn_1b.yaml --set data.train=" +
-                              at("tokens/all") +
-                              " --set train.train_iters=2 --set schedule.lr_warmup_iters=1 --out " +
-                              at("measured") + " >/dev/null 2>&1";
+  const std::string command =
+      "exec " + std::string(DELTATRAIN_TEST_PROGRAM) +
+      " train --recipe recipes/smoke/gdn_1b.yaml --set data.train=" + at("tokens/all") +
+      " --set train.train_iters=2 --set schedule.lr_warmup_iters=1 --out " + at("measured") +
+      " >/dev/null 2>&1";
   const pid_t child = ::fork();
   if (child == 0) {
     ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
@@ -289,8 +290,8 @@ TEST_F(ChainTest, ThePlannedMemoryIsWhatARunTakes) {
 
 TEST_F(ChainTest, RecipePlanAndTrainCountTheSameMemory) {
   for (const char* packed : {"false", "true"}) {
-    const std::string options = train_options() + " --set train.train_iters=1" +
-                                " --set data.packed_documents=" + packed;
+    const std::string options =
+        train_options() + " --set train.train_iters=1" + " --set data.packed_documents=" + packed;
     const std::string folder = at(std::string("planned-") + packed);
     run("train " + options + " --out " + folder);
     const std::string metrics = read(folder + "/metrics.jsonl");
@@ -300,6 +301,45 @@ TEST_F(ChainTest, RecipePlanAndTrainCountTheSameMemory) {
     const long long bytes = std::stoll(metrics.substr(counted + 15));
     EXPECT_NE(plan.find("\"total\": " + std::to_string(bytes) + "\n"), std::string::npos)
         << plan << bytes;
+  }
+}
+
+// On a terminal of 80 columns, and on one too narrow for all of it.
+TEST_F(ChainTest, TheBarWithItsEtaFitsTheTerminal) {
+  for (const unsigned short columns : {80, 40}) {
+    const std::string folder = at("bar" + std::to_string(columns));
+    const std::string command = "exec " + std::string(DELTATRAIN_TEST_PROGRAM) + " train " +
+                                train_options() + " --out " + folder;
+    winsize size{24, columns, 0, 0};
+    int terminal = -1;
+    const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
+    if (child == 0) {
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+    std::string shown;
+    char buffer[4096];
+    for (ssize_t n = 0; (n = ::read(terminal, buffer, sizeof buffer)) > 0;)
+      shown.append(buffer, static_cast<size_t>(n));
+    ::close(terminal);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_EQ(status, 0) << shown;
+    const std::string clear = "\r\x1b[2K[train] ";
+    int bars = 0, etas = 0, marks = 0;
+    for (size_t begin = shown.find(clear); begin != std::string::npos;
+         begin = shown.find(clear, begin + 1)) {
+      const size_t from = begin + 5;  // behind what clears the line
+      const std::string line = shown.substr(from, shown.find_first_of("\r\n", from) - from);
+      if (line.find(" steps ") == std::string::npos) continue;  // a message
+      EXPECT_LT(line.size(), columns) << line;
+      ++bars;
+      etas += line.find(" ETA 0:") != std::string::npos ? 1 : 0;
+      marks += line.find("#...") != std::string::npos ? 1 : 0;
+    }
+    EXPECT_GE(bars, 3);
+    EXPECT_EQ(etas > 0, columns == 80);
+    EXPECT_EQ(marks > 0, columns == 80);
   }
 }
 
