@@ -11,7 +11,7 @@ find_package(nlohmann_json REQUIRED)  # config.json, tokenizer.json, state.json
 find_package(simdjson REQUIRED)       # lines of JSON in raw text
 find_package(ZLIB REQUIRED)           # .gz input
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # SHA-256 of written files
-find_package(Boost 1.74 REQUIRED)     # Beast and Asio, headers alone: HTTP, included by one file each of src/serve and src/cli
+find_package(Boost 1.74 REQUIRED)     # Beast and Asio, headers alone: HTTP, included by one file of src/serve
 
 find_path(DELTATRAIN_ZSTD_INCLUDE zstd.h REQUIRED)
 find_library(DELTATRAIN_ZSTD_LIBRARY zstd REQUIRED)  # .zst input

@@ -415,15 +415,16 @@ TEST_F(ChainTest, TheDashboardServesTheRunWhileItGoesOn) {
   EXPECT_EQ(
       http(port, "POST / HTTP/1.1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").substr(0, 12),
       "HTTP/1.1 405");
-  // Not HTTP, and more header than is read: closed without an answer.
-  EXPECT_EQ(http(port, "\x16\x03\x01 hello\r\n\r\n"), "");
-  EXPECT_EQ(http(port, "GET /" + std::string(100000, 'x') + " HTTP/1.1\r\n\r\n"), "");
+  // Not HTTP, and more header than is read.
+  EXPECT_EQ(http(port, "\x16\x03\x01 hello\r\n\r\n").substr(0, 12), "HTTP/1.1 400");
+  EXPECT_EQ(http(port, "GET /" + std::string(100000, 'x') + " HTTP/1.1\r\n\r\n").substr(0, 12),
+            "HTTP/1.1 431");
 
   // The port is taken: the second run says so before it makes its folder.
   EXPECT_NE(failure("train " + train_options() + " --out " + at("second") + " --dashboard " +
                         std::to_string(port),
                     5)
-                .find(std::to_string(port) + ": cannot be listened on: "),
+                .find(std::to_string(port) + ": expected an address to listen on, got "),
             std::string::npos);
   EXPECT_FALSE(fs::exists(at("second")));
   for (const char* address : {"65536", "x", ":80", "127.0.0.1:"})
