@@ -165,14 +165,15 @@ void Bpe::encode_characters(std::string_view word, BpeScratch& scratch, std::vec
   }
   scratch.symbols.clear();
   if (matches_characters_) {
-    match_characters(word, scratch.symbols);
+    match_characters(word, scratch);
   } else {
     merge_characters(word, scratch);
   }
   ids.insert(ids.end(), scratch.symbols.begin(), scratch.symbols.end());
 }
 
-void Bpe::match_characters(std::string_view word, std::vector<int32_t>& symbols) const {
+void Bpe::match_characters(std::string_view word, BpeScratch& scratch) const {
+  std::vector<int32_t>& symbols = scratch.symbols;
   // Stretches of characters that have tokens, and characters that have none between them.
   bool pending_unknown = false;
   size_t at = 0;
@@ -184,7 +185,7 @@ void Bpe::match_characters(std::string_view word, std::vector<int32_t>& symbols)
     const std::string_view rest = word.substr(at);
     // The pending token comes first if anything follows that has a token of its own.
     int32_t* const out = symbols.data() + count + (pending_unknown ? 1 : 0);
-    const size_t matched = matcher_.encode(rest, out, &done);
+    const size_t matched = matcher_.encode(rest, scratch.verdicts, out, &done);
     if (matched > 0) {
       if (pending_unknown) symbols[count++] = settings_.unknown_id;
       pending_unknown = false;

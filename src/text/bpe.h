@@ -51,6 +51,7 @@ struct BpeScratch {
   std::vector<uint32_t> next;
   std::vector<uint32_t> previous;
   std::vector<uint64_t> queue;
+  PairVerdicts verdicts;
 
   void trim();  // gives back what an unusually long word has taken
 };
@@ -76,7 +77,7 @@ class Bpe {
   bool has_byte_symbols() const { return has_byte_symbols_; }
 
   // Writes the ids of a word given as raw bytes, at most one for each byte, and returns how many.
-  size_t encode_bytes(std::string_view word, int32_t* ids) const {
+  size_t encode_bytes(std::string_view word, PairVerdicts& verdicts, int32_t* ids) const {
     if (word.size() <= longest_unreachable_bytes_) {
       if (const int32_t id = unreachable_.find(word); id != kNoToken) {
         ids[0] = id;
@@ -84,7 +85,7 @@ class Bpe {
       }
     }
     size_t done = 0;
-    return matcher_.encode(word, ids, &done);
+    return matcher_.encode(word, verdicts, ids, &done);
   }
 
   // Appends the ids of a word in the vocabulary's own characters; well-formed UTF-8. Not for the speed of a
@@ -100,7 +101,7 @@ class Bpe {
   void build_character_matcher();
   bool append_character_symbols(std::string_view text, std::vector<int32_t>& symbols) const;
   bool append_fallback(std::string_view character, std::vector<int32_t>& symbols) const;
-  void match_characters(std::string_view word, std::vector<int32_t>& symbols) const;
+  void match_characters(std::string_view word, BpeScratch& scratch) const;
   void merge_characters(std::string_view word, BpeScratch& scratch) const;
   void merge(BpeScratch& scratch) const;        // scratch.symbols, in place
   void merge_short(BpeScratch& scratch) const;  // quadratic in the length

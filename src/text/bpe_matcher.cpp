@@ -153,10 +153,17 @@ void BpeMatcher::derive(int32_t id, const std::string& text, std::vector<int32_t
   token.reachable = symbols.size() == 1 && symbols[0] == id;
 }
 
-bool BpeMatcher::is_sound(int32_t left, int32_t right) const {
+bool BpeMatcher::is_sound(int32_t left, int32_t right, PairVerdicts& verdicts) const {
   const size_t a = short_numbers_[left];
   const size_t b = short_numbers_[right];
-  if (a == 0 || b == 0) return is_sound_by_spines(left, right);
+  if (a == 0 || b == 0) {
+    const uint64_t key = (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 24 | static_cast<uint32_t>(right)) + 1;
+    uint64_t& entry = verdicts.entry(key);
+    if (entry >> 1 == key) return (entry & 1) != 0;
+    const bool sound = is_sound_by_spines(left, right);
+    entry = key << 1 | (sound ? 1 : 0);
+    return sound;
+  }
   const size_t pair = (a - 1) * num_short_ + (b - 1);
   std::atomic<uint8_t>& four = verdicts_[pair / 4];
   const size_t shift = pair % 4 * 2;
@@ -234,7 +241,7 @@ bool BpeMatcher::is_sound_by_merging(int32_t left, int32_t right) const {
   return symbols.size() == 2 && symbols[0] == left && symbols[1] == right;
 }
 
-size_t BpeMatcher::encode(std::string_view text, int32_t* ids, size_t* done) const {
+size_t BpeMatcher::encode(std::string_view text, PairVerdicts& verdicts, int32_t* ids, size_t* done) const {
   PositionSet given_up;
   size_t count = 0;
   size_t position = 0;
@@ -246,7 +253,7 @@ size_t BpeMatcher::encode(std::string_view text, int32_t* ids, size_t* done) con
     for (; candidate >= 0; candidate = step.shorter) {
       step = candidates_[candidate];
       if (!given_up.empty() && given_up.contains(position + step.bytes)) continue;
-      if (previous < 0 || is_sound(previous, candidate)) break;
+      if (previous < 0 || is_sound(previous, candidate, verdicts)) break;
     }
     if (candidate >= 0) {
       ids[count++] = candidate;

@@ -33,6 +33,20 @@
 
 namespace deltatrain::text {
 
+// Which pairs of tokens were found sound or not of late. For one thread and one vocabulary.
+class PairVerdicts {
+ public:
+  PairVerdicts() : entries_(size_t{1} << kLogEntries) {}
+
+ private:
+  friend class BpeMatcher;
+  static constexpr int kLogEntries = 14;  // 128 KiB
+
+  // What stands where the pair's verdict would: 1 for sound, below the pair's key; another pair's, or 0.
+  uint64_t& entry(uint64_t key) { return entries_[key * 0x9e3779b97f4a7c15ULL >> (64 - kLogEntries)]; }
+  std::vector<uint64_t> entries_;
+};
+
 class BpeMatcher {
  public:
   // Appends the symbols that a token's text starts as; false if it has one without a token.
@@ -44,13 +58,10 @@ class BpeMatcher {
 
   // Encodes the text up to its end or the first symbol without a token; *done tells how far in bytes. Writes
   // the ids, at most one for each byte, and returns how many.
-  size_t encode(std::string_view text, int32_t* ids, size_t* done) const;
+  size_t encode(std::string_view text, PairVerdicts& verdicts, int32_t* ids, size_t* done) const;
 
   // Whether the token's own text encodes to it.
   bool is_reachable(int32_t id) const { return tokens_[id].reachable; }
-
-  // Whether the text of both encodes to just these two; both are reachable.
-  bool is_sound(int32_t left, int32_t right) const;
 
  private:
   struct Token {
@@ -88,6 +99,8 @@ class BpeMatcher {
   void derive(int32_t id, const std::string& text, std::vector<int32_t> symbols);
   void build_spines();
   void number_short_tokens();
+  // Whether the text of both encodes to just these two; both are reachable.
+  bool is_sound(int32_t left, int32_t right, PairVerdicts& verdicts) const;
   bool is_sound_by_spines(int32_t left, int32_t right) const;
   Spine spine(int32_t id, int32_t Token::*next, const std::vector<uint32_t>& symbol_of) const;
   bool is_sound_by_tokens(int32_t left, int32_t right) const;

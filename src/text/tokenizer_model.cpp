@@ -128,7 +128,7 @@ template <WordPattern pattern>
 void TokenizerModel::encode_word_pattern(std::string_view text, EncodeScratch& scratch, std::vector<int32_t>& ids) const {
   const char* p = text.data();
   const char* const end = p + text.size();
-  WordEncoder encoder(bpe_, scratch.cache, end, ids);
+  WordEncoder encoder(bpe_, scratch.cache, scratch.merging.verdicts, end, ids);
   while (p < end) {
     const char* const q = splitter_.next<pattern>(p, end);
     encoder.add(p, static_cast<size_t>(q - p));
@@ -156,7 +156,7 @@ void TokenizerModel::encode_words(std::string_view text, bool at_start, EncodeSc
   pre_tokenize(pre_tokenizer_, raw_bytes_, pieces);
   const std::string_view all = pieces.text;
   if (raw_bytes_) {
-    WordEncoder encoder(bpe_, scratch.cache, all.data() + all.size(), ids);
+    WordEncoder encoder(bpe_, scratch.cache, scratch.merging.verdicts, all.data() + all.size(), ids);
     for (const Pieces::Piece& piece : pieces.pieces) encoder.add(all.data() + piece.begin, piece.end - piece.begin);
     encoder.finish();
     return;

@@ -8,13 +8,13 @@ void WordEncoder::encode(const Pending& pending) {
     flush();
     const size_t before = ids_.size();
     ids_.resize(before + word.size());
-    ids_.resize(before + bpe_.encode_bytes(word, ids_.data() + before));
+    ids_.resize(before + bpe_.encode_bytes(word, verdicts_, ids_.data() + before));
     return;
   }
   if (num_buffered_ + pending.bytes + 7 > kBuffer) flush();
   int32_t* const out = buffer_.data() + num_buffered_;
   if (pending.bytes > WordCache::kMaxBytes) {
-    num_buffered_ += bpe_.encode_bytes(word, out);
+    num_buffered_ += bpe_.encode_bytes(word, verdicts_, out);
     return;
   }
   const WordCache::LongKey key = WordCache::long_key(pending.word, pending.bytes);
@@ -24,7 +24,7 @@ void WordEncoder::encode(const Pending& pending) {
     num_buffered_ += entry.count;
     return;
   }
-  const size_t count = bpe_.encode_bytes(word, out);
+  const size_t count = bpe_.encode_bytes(word, verdicts_, out);
   num_buffered_ += count;
   if (pending.bytes <= WordCache::kMaxShortBytes && count <= 3) {
     WordCache::insert(*pending.set, pending.key, out, count);

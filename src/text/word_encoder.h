@@ -16,8 +16,9 @@ namespace deltatrain::text {
 class WordEncoder {
  public:
   // `text_end`: no byte from there on is read.
-  WordEncoder(const Bpe& bpe, WordCache& cache, const char* text_end, std::vector<int32_t>& ids)
-      : bpe_(bpe), cache_(cache), text_end_(text_end), ids_(ids) {}
+  WordEncoder(const Bpe& bpe, WordCache& cache, PairVerdicts& verdicts, const char* text_end,
+              std::vector<int32_t>& ids)
+      : bpe_(bpe), cache_(cache), verdicts_(verdicts), text_end_(text_end), ids_(ids) {}
 
   void add(const char* word, size_t bytes) {
     Pending& pending = pending_[num_pending_++];
@@ -70,6 +71,7 @@ class WordEncoder {
 
   const Bpe& bpe_;
   WordCache& cache_;
+  PairVerdicts& verdicts_;
   const char* text_end_;
   std::vector<int32_t>& ids_;
   size_t num_pending_ = 0, num_buffered_ = 0;

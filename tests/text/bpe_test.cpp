@@ -83,6 +83,7 @@ TEST(BpeTest, AllFormsEqualTheDefinitionOnRandomVocabularies) {
     const RandomVocabulary vocabulary(random, 1 + random.below(60), round % 2 == 0);
     const Bpe bpe(vocabulary.tokens, vocabulary.merges, {});
     ASSERT_TRUE(bpe.has_byte_symbols());
+    PairVerdicts verdicts;
     for (int k = 0; k < 40; ++k) {
       // Lengths around the border between the quadratic form and the one with a queue.
       std::string word;
@@ -92,7 +93,7 @@ TEST(BpeTest, AllFormsEqualTheDefinitionOnRandomVocabularies) {
       const std::vector<int32_t> expected = by_definition(symbols, vocabulary.merges);
 
       std::vector<int32_t> bytes(word.size());
-      bytes.resize(bpe.encode_bytes(word, bytes.data()));
+      bytes.resize(bpe.encode_bytes(word, verdicts, bytes.data()));
       ASSERT_EQ(bytes, expected) << word << " round " << round;
 
       std::vector<int32_t> characters;
@@ -111,9 +112,9 @@ TEST(BpeTest, QueueEqualsMatcherOnLongWords) {
     std::string word;
     for (int i = 0; i < 20000; ++i) word += "abc"[random.below(round % 3 + 1)];
     std::vector<int32_t> bytes(word.size());
-    bytes.resize(bpe.encode_bytes(word, bytes.data()));
-    std::vector<int32_t> characters;
     BpeScratch scratch;
+    bytes.resize(bpe.encode_bytes(word, scratch.verdicts, bytes.data()));
+    std::vector<int32_t> characters;
     bpe.encode_characters(word, scratch, characters);
     ASSERT_EQ(characters, bytes) << round;
   }
@@ -128,9 +129,10 @@ TEST(BpeTest, WholeWordsComeFirstWithIgnoreMerges) {
   settings.ignore_merges = true;
   const Bpe bpe(tokens, {{'a', 'b', 256}}, settings);
   int32_t ids[8];
-  ASSERT_EQ(bpe.encode_bytes("abc", ids), 1U);
+  PairVerdicts verdicts;
+  ASSERT_EQ(bpe.encode_bytes("abc", verdicts, ids), 1U);
   EXPECT_EQ(ids[0], 257);
-  ASSERT_EQ(bpe.encode_bytes("abcd", ids), 3U);
+  ASSERT_EQ(bpe.encode_bytes("abcd", verdicts, ids), 3U);
   EXPECT_EQ(ids[0], 256);
 }
 
@@ -141,6 +143,7 @@ TEST(WordEncoderTest, CachedWordsEqualUncachedOnes) {
   const RandomVocabulary vocabulary(random, 40, true);
   const Bpe bpe(vocabulary.tokens, vocabulary.merges, {});
   WordCache cache;
+  PairVerdicts verdicts;
   std::vector<std::string> words;
   for (int i = 0; i < 3000; ++i) {
     std::string word;
@@ -160,12 +163,12 @@ TEST(WordEncoderTest, CachedWordsEqualUncachedOnes) {
       text.insert(text.end(), word.begin(), word.end());
       lengths.push_back(word.size());
       std::vector<int32_t> ids(word.size());
-      ids.resize(bpe.encode_bytes(word, ids.data()));
+      ids.resize(bpe.encode_bytes(word, verdicts, ids.data()));
       expected.insert(expected.end(), ids.begin(), ids.end());
     }
     text.shrink_to_fit();
     std::vector<int32_t> ids;
-    WordEncoder encoder(bpe, cache, text.data() + text.size(), ids);
+    WordEncoder encoder(bpe, cache, verdicts, text.data() + text.size(), ids);
     const char* p = text.data();
     for (const size_t length : lengths) {
       encoder.add(p, length);
