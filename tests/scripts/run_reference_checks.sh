@@ -1,10 +1,11 @@
 #!/bin/sh
-# Compares tokenizers, prepared data, orders and event files with the libraries of others, on CI-sized data:
+# Compares tokenizers, prepared data, orders, event files and scores with the libraries of others, on CI-sized data:
 #
 #   tests/scripts/run_reference_checks.sh PROGRAM [WORK]
 #
 # Installs tokenizers, tiktoken, sentencepiece, datasets and pyarrow into a virtual environment under WORK (default
-# build/reference) and takes Megatron's data code and Llama 3's vocabulary out of their wheels. Where no registry is
+# build/reference), lm-evaluation-harness and transformers into another, and takes Megatron's data code and Llama 3's
+# vocabulary out of their wheels. Where no registry is
 # reached, says so and counts nothing. Ends with "N passed, N failed". The large comparison is
 # tools/check_tokenizers.sh with the texts of tools/reference_texts.sh.
 set -eu
@@ -59,5 +60,22 @@ if [ -e "$board/ready-1" ]; then
   check "tensorboard" "$board/venv/bin/python" tests/scripts/check_tensorboard.py --program "$program" --work "$board/run"
 fi
 rm -rf "$board/run"
+
+# The harness scores through `serve` what `eval` scores by itself.
+harness=$work/harness/venv
+if [ ! -e "$work/harness/ready-1" ]; then
+  mkdir -p "$work/harness"
+  if { python3 -m venv "$harness" && "$harness/bin/pip" install -q --disable-pip-version-check 'lm_eval[api]==0.4.13' \
+    transformers==5.17.0; } >"$work/harness/install.log" 2>&1; then
+    touch "$work/harness/ready-1"
+  else
+    tail -n 3 "$work/harness/install.log" >&2
+    echo "reference checks: lm-evaluation-harness: SKIPPED, it cannot be installed here"
+  fi
+fi
+if [ -e "$work/harness/ready-1" ]; then
+  check "lm-evaluation-harness" "$venv/bin/python" tests/scripts/check_harness.py --program "$program" \
+    --lm-eval "$harness/bin/lm_eval" --work "$work/harness/run"
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
