@@ -298,8 +298,7 @@ Value pairs_of(const Value& map) {
 }
 
 Value length_of(const Value& value) {
-  if (value.is_string())
-    return static_cast<int64_t>(characters_of(value.get<std::string>()).size());
+  if (value.is_string()) return text::num_code_points(value.get_ref<const std::string&>());
   if (value.is_array() || value.is_object()) return static_cast<int64_t>(value.size());
   if (is_undefined(value)) return int64_t{0};
   fail("length", "a string, list or map", value);
@@ -326,9 +325,6 @@ Value Arguments::get(size_t index, const char* name) const {
   }
   return undefined_value();
 }
-
-Value undefined_value() { return Value(Value::value_t::discarded); }
-bool is_undefined(const Value& value) { return value.is_discarded(); }
 
 bool is_true(const Value& value) {
   if (is_undefined(value) || value.is_null()) return false;

@@ -20,8 +20,10 @@ struct TemplateArguments {
   TemplateValue get(size_t index, const char* name) const;
 };
 
-TemplateValue undefined_value();
-bool is_undefined(const TemplateValue& value);
+inline TemplateValue undefined_value() {
+  return TemplateValue(TemplateValue::value_t::discarded);
+}
+inline bool is_undefined(const TemplateValue& value) { return value.is_discarded(); }
 bool is_true(const TemplateValue& value);
 std::string to_text(const TemplateValue& value);  // as str() in Python
 // All throw FormatError for what is not known or does not fit; the caller names the template.
