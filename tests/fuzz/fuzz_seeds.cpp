@@ -8,6 +8,7 @@
 
 #include "base/files.h"
 #include "config/hf_config.h"
+#include "dist/messages.h"
 #include "formats/indexed_dataset.h"
 #include "formats/pickle.h"
 #include "formats/safetensors.h"
@@ -74,11 +75,20 @@ void make(const fs::path& source, const fs::path& out) {
   for (const char* name : {"pickle", "zip", "torch_file", "safetensors", "indexed_dataset",
                            "hf_config", "tokenizer_json", "run_log", "chrome_trace",
                            "tokenizer_model", "arrow_ipc", "records", "api_request",
-                           "chat_template"})
+                           "chat_template", "rank_messages"})
     fs::create_directories(out / name);
   const fs::path golden = source / "tests" / "golden";
 
   put(out / "pickle/small", small_pickle());
+  put(out / "rank_messages/hello",
+      dist::frame(dist::MessageKind::kHello,
+                  dist::encode(dist::Hello{1, 2, dist::Purpose::kControl, 3, 0, "host", "1"})));
+  put(out / "rank_messages/welcome",
+      dist::frame(dist::MessageKind::kWelcome, dist::encode(dist::Welcome{1, {{"a", 1}, {"b", 2}}})));
+  put(out / "rank_messages/goodbye",
+      dist::frame(dist::MessageKind::kGoodbye, dist::encode(dist::Goodbye{6, 2, "save", "why"})));
+  put(out / "rank_messages/whole",
+      dist::frame(dist::MessageKind::kWhole, dist::encode(std::vector<std::string>{"a", "b"})));
   {
     formats::ZipWriter zip(out / "zip/small");
     zip.add_member("x/data.pkl", small_pickle());

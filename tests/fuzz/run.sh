@@ -12,7 +12,7 @@ if ! printf '#include <stddef.h>\nint LLVMFuzzerTestOneInput(const unsigned char
   exit 77
 fi
 cmake --preset fuzz >&2
-targets="pickle zip torch_file safetensors indexed_dataset hf_config tokenizer_json tokenizer_model arrow_ipc records run_log chrome_trace api_request chat_template"
+targets="pickle zip torch_file safetensors indexed_dataset hf_config tokenizer_json tokenizer_model arrow_ipc records run_log chrome_trace api_request chat_template rank_messages"
 programs=fuzz_seeds
 for target in $targets; do programs="$programs fuzz_$target"; done
 # shellcheck disable=SC2086 # one word per program
