@@ -1,6 +1,6 @@
 // The optimizer's pass over flat buffers: gradient norm, and AdamW with decoupled decay.
 //
-//   sum_of_squares   result = sum_i grad_i^2, in f64, in a fixed order
+//   sum_of_squares   result (+)= sum_i grad_i^2, in f64, in a fixed order
 //   adamw            m = b1 m + (1 - b1) c g            v = b2 v + (1 - b2) (c g)^2
 //                    p = p - lr (m / (1 - b1^step) / (sqrt(v / (1 - b2^step)) + eps) + decay p)
 //
@@ -29,6 +29,7 @@ struct StepScalars {
 struct SumOfSquares {
   Tensor gradient_X;        // in   f32 (f64), contiguous
   StepScalars* scalars;     // out  sum_of_squares; device memory
+  GradMode mode = GradMode::kOverwrite;  // kAccumulate: added to the sum that is there
 };
 
 // norm = sqrt(sum_of_squares); clip_factor from it; `skipped` where norm or loss is not finite.

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "base/error.h"
 #include "ops/check_arguments.h"
 #include "ops/op_table.h"
 
@@ -47,6 +48,16 @@ void row_argmax(const Context& context, const RowArgmax& args) {
   check.that(args.x_RN.size(1) > 0, "x_RN", "at least one column", "none");
   check.integers("index_R", args.index_R, {args.x_RN.size(0)});
   call_backend(op, context.table->elementwise.row_argmax, context, args);
+}
+
+void checksum(const Context& context, const Checksum& args) {
+  constexpr std::string_view op = "checksum";
+  expect_shape(op, "x_X", args.x_X, {kAnySize});
+  expect_contiguous(op, "x_X", args.x_X);
+  if (args.x_X.num_bytes() % 4 != 0)
+    throw ShapeError(error_text(op, "x_X", "a multiple of 4 bytes", std::to_string(args.x_X.num_bytes())));
+  if (args.result == nullptr) throw ShapeError(error_text(op, "result", "an address", "none"));
+  call_backend(op, context.table->elementwise.checksum, context, args);
 }
 
 }  // namespace deltatrain::ops

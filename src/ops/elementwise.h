@@ -6,6 +6,9 @@
 //   row_argmax   index_r = the column of the largest x_rn, the first of equals; -1 where a row
 //   holds NaN or
 //                its largest element is infinite
+//   checksum     out += sum_i mix((i + 1) * 0x9E3779B97F4A7C15 + word_i * 0xD1B54A32D192ED03) modulo 2^64, where the
+//                words are the tensor's bytes taken four at a time and mix is the finalizer of SplitMix64: for equal
+//                bits the same number on every backend
 //
 // Derivation: none needed.
 #pragma once
@@ -35,18 +38,33 @@ struct RowArgmax {
   Tensor index_R;  // out  i32
 };
 
+struct Checksum {
+  Tensor x_X;        // in     any dtype, contiguous, a multiple of 4 bytes
+  uint64_t* result;  // inout  device memory, accumulates
+};
+
+// One term of a checksum.
+constexpr uint64_t checksum_term(uint64_t index, uint32_t word) {
+  uint64_t z = (index + 1) * 0x9E3779B97F4A7C15U + word * 0xD1B54A32D192ED03U;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9U;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBU;
+  return z ^ (z >> 31);
+}
+
 // Accumulates in f32 (add) and f64 (sum_to). Throws ShapeError for the first argument that disagrees, UnsupportedError
 // for a pair of dtypes that convert does not have.
 void add(const Context& context, const Add& args);
 void convert(const Context& context, const Convert& args);
 void sum_to(const Context& context, const SumTo& args);
 void row_argmax(const Context& context, const RowArgmax& args);
+void checksum(const Context& context, const Checksum& args);
 
 struct ElementwiseKernels {
   void (*add)(const Context&, const Add&) = nullptr;
   void (*convert)(const Context&, const Convert&) = nullptr;
   void (*sum_to)(const Context&, const SumTo&) = nullptr;
   void (*row_argmax)(const Context&, const RowArgmax&) = nullptr;
+  void (*checksum)(const Context&, const Checksum&) = nullptr;
 };
 
 }  // namespace deltatrain::ops

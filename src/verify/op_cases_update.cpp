@@ -33,7 +33,7 @@ ops::StepScalars* scalars_at(const Tensor& tensor) {
   return static_cast<ops::StepScalars*>(tensor.raw());
 }
 
-void sum_of_squares_case(const CaseRun& run, int64_t X) {
+void sum_of_squares_case(const CaseRun& run, int64_t X, ops::GradMode mode) {
   OpTrial trial = run.trial("sum_of_squares");
   const double deviation = 1 / std::sqrt(static_cast<double>(X));
   const Argument& gradient = trial.statistic("gradient_X", {X}, normal(deviation));
@@ -41,7 +41,7 @@ void sum_of_squares_case(const CaseRun& run, int64_t X) {
       trial.argument("scalars", Role::kInOut, DType::kF64, {7}, Quantity::kUpdate,
                      as_numbers({0.5, 0.25, 1, 0.125, 3, 1, 0}));
   trial.run([&](const Context& context, const Pick& pick) {
-    ops::sum_of_squares(context, {pick(gradient), scalars_at(pick(scalars))});
+    ops::sum_of_squares(context, {pick(gradient), scalars_at(pick(scalars)), mode});
   });
 }
 
@@ -124,7 +124,14 @@ void add_adamw(std::vector<OpCase>& cases) {
   for (const int64_t X : {1, 63, 1000, 100003}) {
     cases.push_back({"adamw", "norm of " + std::to_string(X),
                      X < 10000 ? CaseSet::kSmall : CaseSet::kFull,
-                     [X](const CaseRun& run) { sum_of_squares_case(run, X); }});
+                     [X](const CaseRun& run) {
+                       sum_of_squares_case(run, X, ops::GradMode::kOverwrite);
+                     }});
+    cases.push_back({"adamw", "norm of " + std::to_string(X) + ", added",
+                     X < 10000 ? CaseSet::kSmall : CaseSet::kFull,
+                     [X](const CaseRun& run) {
+                       sum_of_squares_case(run, X, ops::GradMode::kAccumulate);
+                     }});
   }
   const double infinity = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
@@ -206,6 +213,20 @@ void sum_to_case(const CaseRun& run, int64_t R) {
   });
 }
 
+void checksum_case(const CaseRun& run, int64_t X) {
+  OpTrial trial = run.trial("checksum");
+  std::vector<double> values(static_cast<size_t>(X));
+  const RandomStream stream(hash_text(run.name), "x_X");
+  for (size_t i = 0; i < values.size(); ++i)
+    values[i] = std::floor((stream.uniform(i) - 0.5) * 4294967295.0);
+  const Argument& x = trial.argument("x_X", Role::kIn, DType::kI32, {X}, Quantity::kExact, values);
+  const Argument& result = trial.argument("result", Role::kInOut, DType::kU8, {8}, Quantity::kExact,
+                                          {1, 2, 3, 4, 5, 6, 7, 255});
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::checksum(context, {pick(x), static_cast<uint64_t*>(pick(result).raw())});
+  });
+}
+
 // The largest of a row appears twice, first among others; one row holds NaN, one infinity.
 void row_argmax_case(const CaseRun& run, int64_t R, int64_t N, Placement placement) {
   OpTrial trial = run.trial("row_argmax");
@@ -256,6 +277,11 @@ void add_update_cases(std::vector<OpCase>& cases) {
     cases.push_back({"elementwise", "sum_to R=" + std::to_string(R),
                      R < 10000 ? CaseSet::kSmall : CaseSet::kFull,
                      [=](const CaseRun& run) { sum_to_case(run, R); }});
+  }
+  for (const int64_t X : {1, 63, 1000, 1000003}) {
+    cases.push_back({"elementwise", "checksum X=" + std::to_string(X),
+                     X < 10000 ? CaseSet::kSmall : CaseSet::kFull,
+                     [=](const CaseRun& run) { checksum_case(run, X); }});
   }
   cases.push_back({"elementwise", "row_argmax R=9 N=97", CaseSet::kSmall,
                    [](const CaseRun& run) { row_argmax_case(run, 9, 97, Placement::kOddRows); }});

@@ -23,7 +23,7 @@ void sum_of_squares(const Context& context, const ops::SumOfSquares& args) {
     }
     sums[block] = sum;
   });
-  double total = 0;
+  double total = args.mode == ops::GradMode::kAccumulate ? args.scalars->sum_of_squares : 0;
   for (int64_t block = 0; block < num_blocks; ++block) total += sums[block];
   args.scalars->sum_of_squares = total;
 }

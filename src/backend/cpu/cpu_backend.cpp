@@ -47,7 +47,8 @@ ops::OpTable make_table() {
   table.elementwise = {.add = cpu::add,
                        .convert = cpu::convert,
                        .sum_to = cpu::sum_to,
-                       .row_argmax = cpu::row_argmax};
+                       .row_argmax = cpu::row_argmax,
+                       .checksum = cpu::checksum};
   return table;
 }
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "backend/cpu/kernels.h"
@@ -102,6 +103,21 @@ void sum_to(const Context&, const ops::SumTo& args) {
   double sum = 0;
   for (int64_t r = 0; r < R; ++r) sum += static_cast<double>(x[r]);
   *args.result += sum;
+}
+
+void checksum(const Context&, const ops::Checksum& args) {
+  const auto* words = static_cast<const uint32_t*>(args.x_X.raw());
+  const int64_t n = args.x_X.num_bytes() / 4;
+  constexpr int64_t kBlock = int64_t{1} << 18;
+  std::atomic<uint64_t> total = 0;  // of integers: the order of blocks does not matter
+  parallel_for(divide_up(n, kBlock), [&](int64_t block) {
+    uint64_t sum = 0;
+    const int64_t end = std::min(n, (block + 1) * kBlock);
+    for (int64_t i = block * kBlock; i < end; ++i)
+      sum += ops::checksum_term(static_cast<uint64_t>(i), words[i]);
+    total += sum;
+  });
+  *args.result += total;
 }
 
 void row_argmax(const Context&, const ops::RowArgmax& args) {

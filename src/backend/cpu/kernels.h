@@ -41,5 +41,6 @@ void add(const Context& context, const ops::Add& args);
 void convert(const Context& context, const ops::Convert& args);
 void sum_to(const Context& context, const ops::SumTo& args);
 void row_argmax(const Context& context, const ops::RowArgmax& args);
+void checksum(const Context& context, const ops::Checksum& args);
 
 }  // namespace deltatrain::backend::cpu

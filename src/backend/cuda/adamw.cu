@@ -42,14 +42,17 @@ __global__ void __launch_bounds__(kBlock, 4)
 // Grid: one block. Adds the partial sums and the elements that fill no vector.
 __global__ void __launch_bounds__(kFinishThreads)
     sum_of_squares_finish_kernel(const double* partial, int64_t num_partials, const float* rest,
-                                 int64_t num_rest, StepScalars* scalars) {
+                                 int64_t num_rest, ops::GradMode mode, StepScalars* scalars) {
   __shared__ double s_scratch[kFinishThreads / kWarpSize];
   double sum = 0;
   for (int64_t i = threadIdx.x; i < num_partials; i += kFinishThreads) sum += partial[i];
   for (int64_t i = threadIdx.x; i < num_rest; i += kFinishThreads)
     sum += static_cast<double>(rest[i]) * rest[i];
   sum = sum_over_block<kFinishThreads>(sum, s_scratch);
-  if (threadIdx.x == 0) scalars->sum_of_squares = sum;
+  if (threadIdx.x == 0) {
+    scalars->sum_of_squares =
+        mode == ops::GradMode::kAccumulate ? scalars->sum_of_squares + sum : sum;
+  }
 }
 
 // Grid: one thread. loss_sum may be null.
@@ -164,13 +167,13 @@ void sum_of_squares(const Context& context, const ops::SumOfSquares& args) {
            kBlock, 0, gradient, num_vectors, pointer<double>(partial));
     launch(device, "sum_of_squares_finish_kernel", sum_of_squares_finish_kernel, 1, kFinishThreads,
            0, pointer<const double>(partial), blocks, gradient + num_vectors * kVector,
-           n - num_vectors * kVector, args.scalars);
+           n - num_vectors * kVector, args.mode, args.scalars);
     return;
   }
   launch(device, "sum_of_squares_partial_kernel", sum_of_squares_partial_kernel<1>, kNumBlocks,
          kBlock, 0, gradient, n, pointer<double>(partial));
   launch(device, "sum_of_squares_finish_kernel", sum_of_squares_finish_kernel, 1, kFinishThreads, 0,
-         pointer<const double>(partial), kNumBlocks, gradient, int64_t{0}, args.scalars);
+         pointer<const double>(partial), kNumBlocks, gradient, int64_t{0}, args.mode, args.scalars);
 }
 
 void finish_gradient_norm(const Context& context, const ops::FinishGradientNorm& args) {

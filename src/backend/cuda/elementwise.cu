@@ -1,4 +1,6 @@
 // Small ops between the large ones.
+#include <algorithm>
+
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/lanes.cuh"
 #include "backend/cuda/launch.cuh"
@@ -143,7 +145,30 @@ __global__ void __launch_bounds__(kSumThreads)
   if (lane_id() == 0) index[blockIdx.x] = isfinite(best.value) ? best.index : -1;
 }
 
+// Grid: kChecksumBlocks blocks that walk over the words. Sums of integers: no order matters. Bytes:
+// the tensor, once.
+constexpr int64_t kChecksumBlocks = 1056;
+__global__ void __launch_bounds__(kBlock)
+    checksum_kernel(const uint32_t* words, int64_t n, unsigned long long* result) {
+  __shared__ unsigned long long s_scratch[kBlock / kWarpSize];
+  unsigned long long sum = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kBlock;
+#pragma unroll 4
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < n; i += step)
+    sum += ops::checksum_term(static_cast<uint64_t>(i), words[i]);
+  sum = sum_over_block<kBlock>(sum, s_scratch);
+  if (threadIdx.x == 0) atomicAdd(result, sum);
+}
+
 }  // namespace
+
+void checksum(const Context& context, const ops::Checksum& args) {
+  const int64_t n = args.x_X.num_bytes() / 4;
+  if (n == 0) return;
+  launch(cuda_device(context), "checksum_kernel", checksum_kernel,
+         std::min(kChecksumBlocks, divide_up(n, kBlock)), kBlock, 0, pointer<const uint32_t>(args.x_X),
+         n, reinterpret_cast<unsigned long long*>(args.result));
+}
 
 void add(const Context& context, const ops::Add& args) {
   CudaDevice& device = cuda_device(context);

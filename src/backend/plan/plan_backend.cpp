@@ -89,6 +89,7 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.elementwise.convert, p.elementwise.convert);
   plan(t.elementwise.sum_to, p.elementwise.sum_to);
   plan(t.elementwise.row_argmax, p.elementwise.row_argmax);
+  plan(t.elementwise.checksum, p.elementwise.checksum);
   return t;
 }
 

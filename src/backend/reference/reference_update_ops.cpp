@@ -17,7 +17,8 @@ using Out = View<T>;
 void sum_of_squares(const Context&, const ops::SumOfSquares& a) {
   with_scalar_of("sum_of_squares", a.gradient_X, [&](auto scalar) {
     using T = decltype(scalar);
-    a.scalars->sum_of_squares = loops::sum_of_squares<T>(In<T>(a.gradient_X));
+    const double before = a.mode == ops::GradMode::kAccumulate ? a.scalars->sum_of_squares : 0;
+    a.scalars->sum_of_squares = before + loops::sum_of_squares<T>(In<T>(a.gradient_X));
   });
 }
 
@@ -100,11 +101,17 @@ void row_argmax(const Context&, const ops::RowArgmax& a) {
   });
 }
 
+void checksum(const Context&, const ops::Checksum& a) {
+  const auto* words = static_cast<const uint32_t*>(a.x_X.raw());
+  for (int64_t i = 0; i < a.x_X.num_bytes() / 4; ++i)
+    *a.result += ops::checksum_term(static_cast<uint64_t>(i), words[i]);
+}
+
 }  // namespace
 
 void fill_reference_update_ops(ops::OpTable& table) {
   table.adamw = {sum_of_squares, finish_gradient_norm, adamw};
-  table.elementwise = {add, convert, sum_to, row_argmax};
+  table.elementwise = {add, convert, sum_to, row_argmax, checksum};
 }
 
 }  // namespace deltatrain::backend
