@@ -9,6 +9,7 @@ packages="
   cmake
   g++
   git
+  iproute2
   libboost-dev
   libcairo2-dev
   libcli11-dev
@@ -26,6 +27,7 @@ packages="
   make
   ninja-build
   nlohmann-json3-dev
+  openmpi-bin
   protobuf-compiler
   python3-venv
   zlib1g-dev

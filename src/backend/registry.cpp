@@ -81,6 +81,13 @@ std::unique_ptr<Backend> make_backend(DeviceKind kind, const BackendOptions& opt
   throw InternalError("make_backend: unknown kind");
 }
 
+int num_devices([[maybe_unused]] DeviceKind kind) {
+#ifdef DELTATRAIN_WITH_CUDA
+  if (kind == DeviceKind::kCuda) return cuda_device_count();
+#endif
+  return 1;
+}
+
 std::vector<DeviceKind> available_backends() {
   std::vector<DeviceKind> kinds = {DeviceKind::kReference};
 #ifdef DELTATRAIN_WITH_CPU

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "device/context.h"
+#include "dist/collectives.h"
 #include "ops/op_table.h"
 
 namespace deltatrain::backend {
@@ -23,6 +24,18 @@ class Backend {
   virtual ~Backend() = default;
   virtual Device& device() = 0;
   virtual const ops::OpTable& table() const = 0;
+  // Differs between two cards of a host; empty where any number of ranks may share the device.
+  virtual std::string device_identity() const { return ""; }
+  // Between the devices of several ranks; collective. `nvls`: NVLink multicast may be used. Here: of
+  // devices whose memory is the host's.
+  virtual std::unique_ptr<dist::Collectives> make_collectives(dist::Communicator& ranks,
+                                                              [[maybe_unused]] bool nvls) {
+    return dist::make_host_collectives(ranks);
+  }
+
+  // Takes the algorithms of products that another rank chose: a file of BackendOptions::gemm_file, as
+  // text. Those chosen here before stay.
+  virtual void adopt_products([[maybe_unused]] const std::string& choices) {}
 
   Context context(Arena& arena, DType activation_dtype) {
     return Context{&device(), &table(), &arena, activation_dtype};
@@ -41,6 +54,9 @@ std::unique_ptr<Backend> make_backend(DeviceKind kind, const BackendOptions& opt
 const char* device_kind_name(DeviceKind kind);
 // ConfigError naming the kinds there are.
 DeviceKind parse_device_kind(const std::string& name);
+
+// Devices of a kind on this machine; 1 where the kind is not of that sort.
+int num_devices(DeviceKind kind);
 
 // Kinds of this build that can be made on this machine, kReference first.
 std::vector<DeviceKind> available_backends();

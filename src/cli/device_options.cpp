@@ -47,6 +47,7 @@ DeviceChoice::DeviceChoice(const DeviceOptions& options, const std::string& gemm
   const DType dtype = activation_dtype(kind, options.precision);
   backend::BackendOptions backend_options;
   backend_options.num_threads = options.threads;
+  backend_options.device_index = options.device_index;
   backend_options.gemm_file = options.gemm_file.empty() ? gemm_file : options.gemm_file;
   backend_options.gemm_search = options.gemm_search;
   backend_ = backend::make_backend(kind, backend_options);

@@ -18,6 +18,7 @@ struct DeviceOptions {
   int threads = 0;
   bool gemm_search = true;
   std::string gemm_file;
+  int device_index = 0;  // among several of a kind; no option
 
   void add_to(CLI::App& command);
 };

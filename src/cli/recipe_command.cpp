@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "base/size_text.h"
 #include "cli/commands.h"
+#include "cli/validators.h"
 #include "config/primus_import.h"
 #include "config/recipe_reader.h"
 #include "config/yaml_tree.h"
@@ -35,6 +36,7 @@ struct RecipeOptions {
   std::vector<std::string> files;
   std::vector<std::string> overrides;
   std::string device = "cpu";
+  int ranks = 1;
   bool json = false;
   bool markdown = false;
   std::string out;
@@ -181,8 +183,11 @@ PlanDevice parse_device(const std::string& text) {
 // the real step, run on a backend that only records sizes.
 class MemoryPlanner {
  public:
-  MemoryPlanner(const Recipe& recipe, const PlanDevice& device)
-      : recipe_(recipe), device_(device), max_documents_(data::max_documents_in_row(recipe)) {
+  MemoryPlanner(const Recipe& recipe, const PlanDevice& device, int ranks)
+      : recipe_(recipe),
+        device_(device),
+        ranks_(ranks),
+        max_documents_(data::max_documents_in_row(recipe)) {
     backend::BackendOptions backend_options;
     backend_options.planned = device.kind;
     backend_ = backend::make_backend(DeviceKind::kPlan, backend_options);
@@ -198,7 +203,12 @@ class MemoryPlanner {
         BatchShape{.num_rows = micro_batch_size * recipe_.train.seq_length,
                    .num_sequences = micro_batch_size * max_documents_,
                    .lengths = max_documents_ > 1 ? SequenceLengths::kAny : SequenceLengths::kEqual,
-                   .loss_chunk_rows = recipe_.parallel.loss_chunk_rows});
+                   .loss_chunk_rows = recipe_.parallel.loss_chunk_rows},
+        TrainingStep::Purpose::kTrain,
+        StepRanks{.sharding = {.num_ranks = ranks_,
+                               .sharded = recipe_.parallel.use_distributed_optimizer,
+                               .bucket_elements = recipe_.parallel.ddp_bucket_size},
+                  .config = recipe_.parallel});
   }
 
   // The largest micro-batch below the recipe's that divides the global batch and fits, or 0.
@@ -214,6 +224,7 @@ class MemoryPlanner {
  private:
   const Recipe& recipe_;
   const PlanDevice& device_;
+  const int ranks_;
   const int64_t max_documents_;  // in a row, as train plans for
   std::unique_ptr<backend::Backend> backend_;
   Context context_;
@@ -254,11 +265,18 @@ void plan(const RecipeOptions& options, Environment& environment) {
   const int64_t tokens_per_step = r.train.global_batch_size * r.train.seq_length;
   const double tokens =
       static_cast<double>(tokens_per_step) * static_cast<double>(r.train.train_iters);
-  const int64_t accumulation = r.train.global_batch_size / r.train.micro_batch_size;
+  const int64_t batches = r.train.global_batch_size / r.train.micro_batch_size;
+  if (batches % options.ranks != 0)
+    throw ConfigError(error_text(options.files.front(), "--ranks",
+                                 "a number that divides train.global_batch_size / "
+                                 "train.micro_batch_size, " +
+                                     std::to_string(batches),
+                                 std::to_string(options.ranks)));
+  const int64_t accumulation = batches / options.ranks;
   std::optional<MemoryPlanner> planner;
   std::string no_memory;  // why the memory isn't known
   try {
-    planner.emplace(r, device);
+    planner.emplace(r, device, options.ranks);
   } catch (const UnsupportedError& error) {  // head sizes, say
     no_memory = error.what();
   } catch (const DeviceError& error) {  // a build without the backend
@@ -275,6 +293,7 @@ void plan(const RecipeOptions& options, Environment& environment) {
                  {"steps", r.train.train_iters},
                  {"tokens", tokens},
                  {"flops", flops * tokens},
+                 {"ranks", options.ranks},
                  {"micro_batches_per_step_on_one_rank", accumulation},
                  {"device", device.name},
                  {"device_memory_bytes", device.memory_bytes},
@@ -300,8 +319,10 @@ void plan(const RecipeOptions& options, Environment& environment) {
       {"FLOPs per token", fmt::format("{}, forward and backward, at {} tokens per sequence",
                                       scaled(flops), r.train.seq_length)},
       {"tokens per step",
-       fmt::format("{}, in {} micro-batches of {} x {} on one rank", grouped(tokens_per_step),
-                   accumulation, r.train.micro_batch_size, r.train.seq_length)},
+       fmt::format(
+           "{}, in {} micro-batches of {} x {} on {}", grouped(tokens_per_step), accumulation,
+           r.train.micro_batch_size, r.train.seq_length,
+           options.ranks == 1 ? "one rank" : fmt::format("each of {} ranks", options.ranks))},
       {"steps", grouped(r.train.train_iters)},
       {"tokens", scaled(tokens)},
       {"FLOPs", fmt::format("{:.3e}", flops * tokens)},
@@ -426,6 +447,9 @@ void add_recipe_command(CLI::App& app, Environment& environment) {
                 options, false, "deltatrain recipe plan recipes/gdn/gdn_300m.yaml --device h200");
   command
       ->add_option("--device", options->device, "cpu, h200, h100, or a memory size such as 24GiB")
+      ->capture_default_str();
+  command->add_option("--ranks", options->ranks, "Memory of one rank among so many")
+      ->check(whole_number(1, 4096))
       ->capture_default_str();
   command->add_flag("--json", options->json, "Prints JSON");
   command->callback([options, &environment] { plan(*options, environment); });

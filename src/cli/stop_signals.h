@@ -2,6 +2,7 @@
 #pragma once
 
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 
 namespace deltatrain::cli {
@@ -11,25 +12,29 @@ namespace deltatrain::cli {
 // oneDNN's kernels keep data below the stack pointer (seen: one run in five with a broken heap).
 class StopSignals {
  public:
+  // What a second signal does: end the program, or, with several ranks, whose launcher may send more
+  // than one and has SIGKILL to insist, no more than the first.
+  enum class Second : uint8_t { kEndsAtOnce, kOnlyNoted };
+
   // Before any other thread starts: they inherit the mask.
-  StopSignals() {
+  explicit StopSignals(Second second = Second::kEndsAtOnce) : second_(second) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
   }
 
-  // The number of a signal that came since the last call, or 0. After the first, a second one ends
-  // the program at once.
+  // The number of a signal that came since the last call, or 0.
   int take() const {
     const timespec no_wait{};
     const int signal = sigtimedwait(&set_, nullptr, &no_wait);
     if (signal <= 0) return 0;
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+    if (second_ == Second::kEndsAtOnce) pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
     return signal;
   }
 
  private:
+  Second second_;
   sigset_t set_{};
 };
 

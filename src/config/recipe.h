@@ -77,6 +77,15 @@ struct TrainConfig {
 
 struct ParallelConfig {
   int64_t loss_chunk_rows = 0;  // rows of logits at a time; 0: chosen by the engine
+  // Of several ranks.
+  bool use_distributed_optimizer = false;  // ZeRO-1
+  bool overlap_grad_reduce = true;         // sums of gradients beside the backward pass
+  bool overlap_param_gather = true;        // new weights beside the next forward pass
+  int64_t ddp_bucket_size = 10'000'000;    // elements that are summed at a time
+  int64_t checksum_interval = 100;         // steps between comparisons of the weights; 0: none
+  bool nvls = false;                       // NVLink multicast
+  int64_t heartbeat_timeout_seconds = 10;
+  int64_t collective_timeout_seconds = 300;
 
   friend bool operator==(const ParallelConfig&, const ParallelConfig&) = default;
 };

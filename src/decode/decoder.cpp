@@ -41,7 +41,6 @@ Decoder::Decoder(const Context& context, const Context& planning_context, const 
                    "the logits");
   chosen_ = Buffer(memory, static_cast<size_t>(num_sequences) * sizeof(int32_t));
   parameters_ = std::make_unique<ParameterStore>(context, model_.parameters().infos(),
-                                                 model_.parameters().num_elements(),
                                                  ParameterStore::Gradients::kNone);
   state_ = std::make_unique<State>(context, model_, num_sequences, max_length);
 
@@ -49,7 +48,6 @@ Decoder::Decoder(const Context& context, const Context& planning_context, const 
   Context plan = planning_context;
   plan.arena = &planning;
   ParameterStore plan_parameters(plan, model_.parameters().infos(),
-                                 model_.parameters().num_elements(),
                                  ParameterStore::Gradients::kNone);
   const State plan_state(plan, model_, num_sequences, max_length);
   const int64_t rows = std::max<int64_t>(1, max_rows_ / num_sequences);

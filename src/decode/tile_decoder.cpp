@@ -58,7 +58,6 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
 
   const auto make_store = [&](const Context& where) {
     return std::make_unique<ParameterStore>(where, model_.parameters().infos(),
-                                            model_.parameters().num_elements(),
                                             ParameterStore::Gradients::kNone);
   };
   parameters_ = make_store(context);

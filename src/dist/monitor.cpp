@@ -98,7 +98,7 @@ void Monitor::set_timeouts(const Timeouts& timeouts) {
 }
 
 void Monitor::on_loss(std::function<void()> action) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(action_mutex_);
   on_loss_ = std::move(action);
 }
 
@@ -133,6 +133,18 @@ void Monitor::goodbye(int exit_code, const std::string& what) {
   }
   wake_.raise();
   thread_.join();
+  if (last_resort_.joinable()) last_resort_.join();
+}
+
+// A thread of its own, since what is done about a loss may itself not return.
+void Monitor::watch_the_end() {
+  std::unique_lock lock(mutex_);
+  if (ended_changed_.wait_for(lock, seconds(timeouts_.grace_seconds), [this] { return ended_; }))
+    return;
+  const auto action = on_stuck_;
+  const Loss loss = *loss_;
+  lock.unlock();
+  if (action) action(loss);
 }
 
 // A rank's last words about itself, as far as they are known here.
@@ -145,7 +157,6 @@ Loss Monitor::describe(int rank, const std::string& what) const {
 void Monitor::declare(const Loss& loss) {
   if (loss_) return;
   loss_ = loss;
-  lost_at_ = Clock::now();
   if (rank_ != 0) return;
   const std::string message = frame(
       MessageKind::kLost,
@@ -358,7 +369,7 @@ void Monitor::end(std::unique_lock<std::mutex>& lock) {
 void Monitor::run() {
   auto next_beat = Clock::now();
   auto last_turn = next_beat;
-  bool told = false, stuck = false;
+  bool told = false;
   while (true) {
     wait_until(next_beat);
     const auto now = Clock::now();
@@ -372,6 +383,9 @@ void Monitor::run() {
     last_turn = now;
     if (stopping_) {
       end(lock);
+      lock.lock();
+      ended_ = true;
+      ended_changed_.notify_all();
       return;
     }
     lock.unlock();
@@ -388,20 +402,13 @@ void Monitor::run() {
 
     lock.lock();
     if (loss_ && !told) {
-      const auto action = on_loss_;
+      last_resort_ = std::thread([this] { watch_the_end(); });
       lock.unlock();
       flush(1);  // before this rank's own threads hear of it, and end
       alarm_.raise();
-      if (action) action();
       told = true;
-      lock.lock();
-    }
-    if (loss_ && !stuck && !stopping_ && now - lost_at_ > seconds(timeouts.grace_seconds)) {
-      stuck = true;
-      const auto action = on_stuck_;
-      const Loss loss = *loss_;
-      lock.unlock();
-      if (action) action(loss);
+      const std::lock_guard action_lock(action_mutex_);
+      if (on_loss_) on_loss_();
     }
   }
 }

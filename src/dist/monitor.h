@@ -6,6 +6,7 @@
 // others judge rank 0. Internal to the folder.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -44,7 +45,8 @@ class Monitor {
   void met(std::string_view call);
 
   void set_timeouts(const Timeouts& timeouts);
-  void on_loss(std::function<void()> action);              // on this thread, once
+  // On this thread, once. Setting another waits for one that runs, so that what it uses can end.
+  void on_loss(std::function<void()> action);
   void on_stuck(std::function<void(const Loss&)> action);  // `grace` after a loss, once
 
   std::optional<Loss> loss() const;
@@ -68,6 +70,7 @@ class Monitor {
   };
 
   void run();
+  void watch_the_end();
   void wait_until(Clock::time_point until);
   void read_from(Peer& peer, Clock::time_point now);
   void take(Peer& peer, MessageKind kind, std::string_view body, Clock::time_point now);
@@ -90,13 +93,18 @@ class Monitor {
   Timeouts timeouts_;
   std::vector<Progress> progress_;  // by rank; rank 0 knows all, others their own and rank 0's
   std::optional<Loss> loss_;
-  Clock::time_point lost_at_;
-  std::function<void()> on_loss_;
   std::function<void(const Loss&)> on_stuck_;
   bool stopping_ = false;
   Goodbye goodbye_;
 
+  std::mutex action_mutex_;
+  std::function<void()> on_loss_;
+
+  bool ended_ = false;  // the thread is
+  std::condition_variable ended_changed_;
+
   std::thread thread_;
+  std::thread last_resort_;  // from a loss on
 };
 
 }  // namespace deltatrain::dist

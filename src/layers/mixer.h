@@ -35,6 +35,8 @@ struct Pass {
   const std::vector<LayerState>* states = nullptr;
   Tensor lengths_S;  // i32
 
+  PassListener* listener = nullptr;  // may be null
+
   int64_t num_rows() const { return sequences.num_rows(); }
   Tensor save(DType dtype, const Shape& shape) const {
     return mode == Mode::kTrain ? context.arena->save(dtype, shape)

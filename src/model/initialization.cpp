@@ -53,16 +53,21 @@ void fill(const Context& context, const Tensor& target, const layers::ParameterI
 
 }  // namespace
 
-void initialize(const Context& context, layers::ParameterStore& store, double initializer_range,
-                uint64_t seed) {
+void initialize(const Context& context, const layers::ParameterStore& store,
+                double initializer_range, uint64_t seed, const Tensor& flat_X) {
   for (const layers::ParameterInfo& info : store.infos()) {
-    const Tensor target = store.master(info);
+    const Tensor target = flat_X.rows(info.offset, info.offset + info.num_elements());
     if (target.dtype() == DType::kF64) {
       fill<double>(context, target, info, initializer_range, seed);
     } else {
       fill<float>(context, target, info, initializer_range, seed);
     }
   }
+}
+
+void initialize(const Context& context, layers::ParameterStore& store, double initializer_range,
+                uint64_t seed) {
+  initialize(context, store, initializer_range, seed, store.flat_master());
   store.refresh_compute(context);
 }
 

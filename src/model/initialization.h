@@ -14,5 +14,8 @@ namespace deltatrain {
 // Fills every tensor of the store and its compute copy.
 void initialize(const Context& context, layers::ParameterStore& store, double initializer_range,
                 uint64_t seed);
+// The same into flat masters that lie elsewhere, all elements of them.
+void initialize(const Context& context, const layers::ParameterStore& store,
+                double initializer_range, uint64_t seed, const Tensor& flat_X);
 
 }  // namespace deltatrain

@@ -15,6 +15,7 @@ struct Model::Block {
   layers::ParameterView attn_norm, mlp_norm;
   std::unique_ptr<layers::Mixer> mixer;
   std::unique_ptr<layers::Mlp> mlp;
+  int64_t matrices_begin = 0, matrices_end = 0;  // elements of the matrices that are the block's
   // Saved by forward: the stream before the mixer and before the MLP, and their normed forms.
   Tensor mixer_stream_RD, mixer_inv_rms_R, mixer_input_RD;
   Tensor mlp_stream_RD, mlp_inv_rms_R, mlp_input_RD;
@@ -38,6 +39,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
   for (int64_t i = 0; i < config.num_hidden_layers; ++i) {
     const std::string prefix = "model.layers." + std::to_string(i) + ".";
     Block block;
+    block.matrices_begin = builder_.num_matrix_elements();
     block.attn_norm = builder_.add(norm_info(prefix + "attn_norm.weight", D));
     if (config.is_mla_layer(i)) {
       block.mixer = layers::make_multi_head_latent_attention(builder_, prefix + "attn.", config);
@@ -48,6 +50,7 @@ Model::Model(const ModelConfig& config) : config_(config) {
     }
     block.mlp_norm = builder_.add(norm_info(prefix + "mlp_norm.weight", D));
     block.mlp = std::make_unique<layers::Mlp>(builder_, prefix + "mlp.", config);
+    block.matrices_end = builder_.num_matrix_elements();
     blocks_.push_back(std::move(block));
   }
   final_norm_ = builder_.add(norm_info("model.norm.weight", D));
@@ -69,7 +72,11 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
 
   const Arena::ScratchScope scope(*context.arena);
   streams_.clear();
+  const auto needs = [&pass](int64_t end) {
+    if (pass.listener != nullptr) pass.listener->needs(end);
+  };
   Tensor stream_RD = pass.save_activation({R, D});
+  needs(embedding_.shape.num_elements());
   ops::embedding_forward(context,
                          {.ids_R = ids_R, .weight_ND = pass.weight(embedding_), .y_RD = stream_RD});
   streams_.push_back(stream_RD);
@@ -96,6 +103,7 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
 
   for (size_t i = 0; i < blocks_.size(); ++i) {
     Block& block = blocks_[i];
+    needs(block.matrices_end);
     const layers::LayerState* state = pass.states == nullptr ? nullptr : &(*pass.states)[i];
     const Arena::ScratchScope block_scope(*context.arena);
     block.mixer_inv_rms_R = pass.save(statistics, {R});
@@ -113,6 +121,7 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
   }
   final_inv_rms_R_ = pass.save(statistics, {R});
   add_and_norm(final_norm_, hidden_RD, final_inv_rms_R_);
+  needs(builder_.num_matrix_elements());  // the head
   streams_.push_back(stream_RD);
 }
 
@@ -134,6 +143,11 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
                                      .dx_RD = d_stream_RD,
                                      .dweight_D = pass.gradient(weight)});
   };
+  const auto finished = [&pass](int64_t begin) {
+    if (pass.listener != nullptr) pass.listener->finished(begin);
+  };
+  // A head of its own has its gradient since the loss.
+  if (!config_.tie_word_embeddings) finished(head_.offset);
   norm_backward(final_norm_, streams_.back(), final_inv_rms_R_, Tensor());
   for (size_t i = blocks_.size(); i-- > 0;) {
     Block& block = blocks_[i];
@@ -141,9 +155,11 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
     norm_backward(block.mlp_norm, block.mlp_stream_RD, block.mlp_inv_rms_R, d_stream_RD);
     block.mixer->backward(pass, d_stream_RD, block.mixer_input_RD, d_input_RD);
     norm_backward(block.attn_norm, block.mixer_stream_RD, block.mixer_inv_rms_R, d_stream_RD);
+    finished(block.matrices_begin);
   }
   ops::embedding_backward(
       context, {.ids_R = ids_R, .dy_RD = d_stream_RD, .dweight_ND = pass.gradient(embedding_)});
+  finished(0);
 }
 
 std::vector<layers::Mixer::StateShape> Model::state_shapes(int64_t num_sequences,

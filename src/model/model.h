@@ -30,10 +30,13 @@ class Model {
   const layers::ParameterView& head() const { return head_; }  // the embedding where tied
 
   // ids: i32 [R] in device memory; hidden: normed final states [R, D], overwritten. In kTrain mode,
-  // what backward needs is taken from the arena's save end.
+  // what backward needs is taken from the arena's save end. The pass's listener hears of matrices
+  // before they are read.
   void forward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& hidden_RD);
 
-  // d_hidden: gradient of forward's hidden; overwritten. Parameter gradients accumulate.
+  // d_hidden: gradient of forward's hidden; overwritten. Parameter gradients accumulate. The pass's
+  // listener hears of gradients that are complete, from the end of the matrices to their begin; it
+  // hears 0 when all are, those of other parameters included.
   void backward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& d_hidden_RD);
 
   // The residual stream after the embedding (0)

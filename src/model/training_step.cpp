@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "loss/lm_head.h"
+#include "ops/elementwise.h"
 #include "ops/linear.h"
 #include "ops/op_table.h"
 
@@ -34,7 +35,8 @@ void note_part(const Context& context, std::string_view name) {
 }
 
 optim::FlatParameters flat_parameters(const layers::ParameterStore& store) {
-  optim::FlatParameters flat{store.flat_master(), store.flat_compute(), store.flat_gradient(), {}};
+  optim::FlatParameters flat{
+      store.flat_master(), store.flat_compute(), store.flat_gradient(), {}, store.segments()};
   for (const layers::ParameterInfo& info : store.infos()) {
     flat.ranges.push_back({info.name, info.checkpoint_shape, info.offset});
   }
@@ -45,7 +47,7 @@ optim::FlatParameters flat_parameters(const layers::ParameterStore& store) {
 
 TrainingStep::TrainingStep(const Context& context, const ModelConfig& model,
                            const OptimizerConfig& optimizer, const BatchShape& shape,
-                           int64_t arena_bytes, Purpose purpose)
+                           int64_t arena_bytes, Purpose purpose, const StepRanks& ranks)
     : context_(context),
       arena_(context.device->kind() == DeviceKind::kPlan
                  ? Arena()
@@ -53,14 +55,18 @@ TrainingStep::TrainingStep(const Context& context, const ModelConfig& model,
       model_(model),
       shape_(shape),
       purpose_(purpose),
-      parameters_(context, model_.parameters().infos(), model_.parameters().num_elements(),
-                  gradients_for(purpose)) {
+      rank_(ranks.sharding.rank),
+      parameters_(context, model_.parameters().infos(), gradients_for(purpose), ranks.sharding) {
   context_ = with_arena(context, &arena_);
   MemoryResource& memory = context_.device->memory();
   ids_ = Buffer(memory, static_cast<size_t>(shape.num_rows) * sizeof(int32_t));
   labels_ = Buffer(memory, static_cast<size_t>(shape.num_rows) * sizeof(int32_t));
   offsets_ = Buffer(memory, static_cast<size_t>(shape.num_sequences + 1) * sizeof(int32_t));
   loss_sum_ = Buffer(memory, sizeof(double));
+  if (ranks.sharding.num_ranks > 1) {
+    exchange_ = std::make_unique<RankExchange>(ranks.collectives, ranks.sharding, ranks.config,
+                                               parameters_);
+  }
   if (purpose == Purpose::kTrain) {
     optimizer_ = std::make_unique<optim::Optimizer>(context_, flat_parameters(parameters_),
                                                     optimizer, model.family);
@@ -70,13 +76,14 @@ TrainingStep::TrainingStep(const Context& context, const ModelConfig& model,
 TrainingStep::~TrainingStep() = default;
 
 MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig& model,
-                              const BatchShape& shape, Purpose purpose) {
+                              const BatchShape& shape, Purpose purpose, const StepRanks& ranks) {
   const auto equal = [&](int64_t S) {
     std::vector<int32_t> offsets;
     for (int64_t s = 0; s <= S; ++s) offsets.push_back(narrow<int32_t>(shape.num_rows * s / S));
     return offsets;
   };
-  MemoryPlan most = plan_for(planning_context, model, shape, purpose, equal(shape.num_sequences));
+  MemoryPlan most =
+      plan_for(planning_context, model, shape, purpose, ranks, equal(shape.num_sequences));
   if (shape.lengths == SequenceLengths::kEqual) return most;
   // What ops take grows with the number of sequences and with that of chunks and tiles, which is
   // largest when all sequences but one hold a single row. Where that makes all equal, one fewer
@@ -86,7 +93,7 @@ MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig
     std::vector<int32_t> offsets;
     for (int64_t s = 0; s < S; ++s) offsets.push_back(narrow<int32_t>(s));
     offsets.push_back(narrow<int32_t>(shape.num_rows));
-    const MemoryPlan plan = plan_for(planning_context, model, shape, purpose, offsets);
+    const MemoryPlan plan = plan_for(planning_context, model, shape, purpose, ranks, offsets);
     const int64_t arena = std::max(most.arena(), plan.arena());
     most.saved_activations = std::max(most.saved_activations, plan.saved_activations);
     most.scratch = std::max(arena - most.saved_activations, std::max(most.scratch, plan.scratch));
@@ -95,9 +102,9 @@ MemoryPlan TrainingStep::plan(const Context& planning_context, const ModelConfig
 }
 
 MemoryPlan TrainingStep::plan_for(const Context& planning_context, const ModelConfig& model,
-                                  const BatchShape& shape, Purpose purpose,
+                                  const BatchShape& shape, Purpose purpose, const StepRanks& ranks,
                                   const std::vector<int32_t>& offsets) {
-  TrainingStep step(planning_context, model, OptimizerConfig{}, shape, 0, purpose);
+  TrainingStep step(planning_context, model, OptimizerConfig{}, shape, 0, purpose, ranks);
   const std::vector<int32_t> rows(static_cast<size_t>(shape.num_rows), 0);
   const TokenBatch batch{.ids = rows, .labels = rows, .offsets = offsets};
   MemoryPlan plan;
@@ -106,7 +113,7 @@ MemoryPlan TrainingStep::plan_for(const Context& planning_context, const ModelCo
     step.accumulate(batch, 1);
     step.update(0, 1);
     plan.optimizer = step.optimizer_->num_bytes();
-    plan.checkpoint_copy = 3 * step.parameters_.flat_master().num_bytes();
+    plan.checkpoint_copy = ranks.sharding.rank == 0 ? 3 * step.state_part_bytes() : 0;
     plan.program = kProgramBytes;
   }
   if (purpose == Purpose::kTrain || purpose == Purpose::kEvaluate) {
@@ -145,14 +152,18 @@ void TrainingStep::begin() {
   context_.device->fill_zero(loss_sum_.data(), sizeof(double));
 }
 
-void TrainingStep::accumulate(const TokenBatch& batch, double grad_scale) {
+void TrainingStep::accumulate(const TokenBatch& batch, double grad_scale, Turn turn) {
+  if (exchange_ != nullptr) exchange_->set_last_micro_batch(turn == Turn::kLast);
   forward_backward(batch, grad_scale, nullptr);
 }
 
 void TrainingStep::forward_backward(const TokenBatch& batch, double grad_scale, Trace* trace) {
   const Arena::SaveScope save_scope(arena_);
   const Arena::ScratchScope scope(arena_);
-  const Pass pass{.context = context_, .parameters = parameters_, .sequences = upload(batch)};
+  const Pass pass{.context = context_,
+                  .parameters = parameters_,
+                  .sequences = upload(batch),
+                  .listener = exchange_.get()};
   const int64_t R = pass.num_rows(), D = model_.config().hidden_size;
   const bool with_gradients = parameters_.flat_gradient().defined();
   const Tensor ids_R = ids_.tensor(DType::kI32, {R});
@@ -179,6 +190,7 @@ void TrainingStep::forward_backward(const TokenBatch& batch, double grad_scale, 
       head.d_weight_ND = pass.gradient(model_.head());
     }
     loss::lm_head_loss(context_, head);
+    if (exchange_ != nullptr) exchange_->sum_losses(loss_sum_.tensor(DType::kF64, {1}));
   }
   note_part(context_, "backward");
   if (with_gradients) model_.backward(pass, ids_R, d_hidden_RD);
@@ -223,9 +235,13 @@ double TrainingStep::loss_sum() {
 }
 
 optim::Optimizer::Result TrainingStep::update(double learning_rate, int64_t step) {
+  if (exchange_ != nullptr) {
+    note_part(context_, "reduce");  // what of it could not be hidden
+    exchange_->wait_for_gradients();
+  }
   note_part(context_, "optimizer");
   return optimizer_->step(context_, learning_rate, step,
-                          static_cast<const double*>(loss_sum_.data()));
+                          static_cast<const double*>(loss_sum_.data()), exchange_.get());
 }
 
 double TrainingStep::evaluate(const TokenBatch& batch) {
@@ -234,7 +250,8 @@ double TrainingStep::evaluate(const TokenBatch& batch) {
   const Pass pass{.context = context_,
                   .parameters = parameters_,
                   .sequences = upload(batch),
-                  .mode = Pass::Mode::kInference};
+                  .mode = Pass::Mode::kInference,
+                  .listener = exchange_.get()};
   const int64_t R = pass.num_rows(), D = model_.config().hidden_size;
   const Tensor hidden_RD = pass.scratch_activation({R, D});
   model_.forward(pass, ids_.tensor(DType::kI32, {R}), hidden_RD);
@@ -243,6 +260,7 @@ double TrainingStep::evaluate(const TokenBatch& batch) {
                                 .labels_R = labels_.tensor(DType::kI32, {R}),
                                 .loss_sum = static_cast<double*>(loss_sum_.data()),
                                 .chunk_rows = shape_.loss_chunk_rows});
+  if (exchange_ != nullptr) exchange_->add_up(loss_sum_.tensor(DType::kF64, {1}));
   return loss_sum();
 }
 
@@ -255,7 +273,8 @@ std::vector<float> TrainingStep::next_token_logits(std::span<const int32_t> ids,
   const Pass pass{.context = context_,
                   .parameters = parameters_,
                   .sequences = upload({.ids = ids, .labels = {}, .offsets = offsets}),
-                  .mode = Pass::Mode::kInference};
+                  .mode = Pass::Mode::kInference,
+                  .listener = exchange_.get()};
   const Tensor hidden_RD = pass.scratch_activation({R, D});
   model_.forward(pass, ids_.tensor(DType::kI32, {R}), hidden_RD);
   const Tensor logits_RN = pass.scratch_activation({1, N});
@@ -264,6 +283,99 @@ std::vector<float> TrainingStep::next_token_logits(std::span<const int32_t> ids,
                                  .y_RX = logits_RN});
   const std::vector<double> logits = to_host(context_, logits_RN);
   return {logits.begin(), logits.end()};
+}
+
+void TrainingStep::rehearse() {
+  std::vector<int32_t> ids(static_cast<size_t>(shape_.num_rows));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(i * 7919 % static_cast<size_t>(model_.config().vocab_size));
+  std::vector<int32_t> offsets;
+  const int64_t S = shape_.lengths == SequenceLengths::kEqual ? shape_.num_sequences : 1;
+  for (int64_t s = 0; s <= S; ++s) offsets.push_back(narrow<int32_t>(shape_.num_rows * s / S));
+  const TokenBatch batch{.ids = ids, .labels = ids, .offsets = offsets};
+  std::unique_ptr<RankExchange> exchange = std::move(exchange_);
+  begin();
+  forward_backward(batch, 1, nullptr);
+  evaluate(batch);
+  exchange_ = std::move(exchange);
+}
+
+uint64_t TrainingStep::weights_checksum() {
+  if (exchange_ != nullptr) exchange_->wait_for_weights();
+  if (checksum_.data() == nullptr) checksum_ = Buffer(context_.device->memory(), sizeof(uint64_t));
+  context_.device->fill_zero(checksum_.data(), sizeof(uint64_t));
+  const auto add = [this](const Tensor& x) {
+    ops::checksum(context_, {x, static_cast<uint64_t*>(checksum_.data())});
+  };
+  const Tensor master = parameters_.flat_master(), compute = parameters_.flat_compute();
+  if (compute.defined()) add(compute);
+  if (parameters_.has_sharded_master()) {
+    const Segment& shared = parameters_.segments().back();
+    add(master.rows(shared.state_begin, shared.state_begin + shared.count));
+  } else {
+    add(master);
+  }
+  uint64_t sum = 0;
+  context_.device->copy_to_host(&sum, checksum_.data(), sizeof sum);
+  return sum;
+}
+
+int64_t TrainingStep::state_part_bytes() const { return parameters_.flat_gradient().num_bytes(); }
+
+Tensor TrainingStep::owned_state(StatePart part) const {
+  switch (part) {
+    case StatePart::kWeights:
+      return parameters_.flat_master();
+    case StatePart::kExpAvg:
+      return optimizer_->flat_exp_avg();
+    case StatePart::kExpAvgSq:
+      return optimizer_->flat_exp_avg_sq();
+  }
+  return {};
+}
+
+// Where this rank keeps segments alone, the flat gradient takes what belongs to all.
+void TrainingStep::write_state(StatePart part, const std::function<void(const Tensor&)>& fill) {
+  const Tensor owned = owned_state(part);
+  const bool is_whole = owned.num_elements() == parameters_.num_elements();
+  const Tensor flat = is_whole ? owned : parameters_.flat_gradient();
+  Device& device = *context_.device;
+  if (exchange_ != nullptr) exchange_->wait_for_weights();
+  if (rank_ == 0) {
+    device.fill_zero(flat.raw(), static_cast<size_t>(flat.num_bytes()));
+    fill(flat);
+  }
+  if (exchange_ != nullptr) exchange_->broadcast(flat);
+  if (!is_whole) {
+    for (const Segment& segment : parameters_.segments()) {
+      const Tensor from = flat.rows(segment.begin, segment.begin + segment.count);
+      device.copy_on_device(
+          owned.rows(segment.state_begin, segment.state_begin + segment.count).raw(), from.raw(),
+          static_cast<size_t>(from.num_bytes()));
+    }
+  }
+  const Tensor compute = parameters_.flat_compute();
+  if (part == StatePart::kWeights && compute.defined())
+    ops::convert(context_, {.x = flat, .y = compute});
+}
+
+void TrainingStep::read_state(StatePart part, void* to_host) {
+  const Tensor owned = owned_state(part);
+  const bool is_whole = owned.num_elements() == parameters_.num_elements();
+  const Tensor flat = is_whole ? owned : parameters_.flat_gradient();
+  Device& device = *context_.device;
+  if (exchange_ != nullptr) exchange_->wait_for_weights();
+  if (!is_whole) {
+    for (const Segment& segment : parameters_.segments()) {
+      const Tensor to = flat.rows(segment.begin, segment.begin + segment.count);
+      device.copy_on_device(
+          to.raw(), owned.rows(segment.state_begin, segment.state_begin + segment.count).raw(),
+          static_cast<size_t>(to.num_bytes()));
+    }
+    exchange_->gather(flat);
+  }
+  if (to_host != nullptr)
+    device.copy_to_host(to_host, flat.raw(), static_cast<size_t>(flat.num_bytes()));
 }
 
 std::vector<double> to_host(const Context& context, const Tensor& tensor) {

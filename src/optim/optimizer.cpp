@@ -44,14 +44,17 @@ Optimizer::Optimizer(const Context& context, FlatParameters parameters,
                      const OptimizerConfig& config, ModelFamily family)
     : parameters_(std::move(parameters)), config_(config) {
   MemoryResource& memory = context.device->memory();
-  const Tensor& master = parameters_.master_X;
-  const auto bytes = static_cast<size_t>(master.num_bytes());
+  const Tensor& gradient = parameters_.gradient_X;
+  if (parameters_.segments.empty())
+    parameters_.segments = {{.begin = 0, .count = gradient.num_elements(), .state_begin = 0}};
+  num_state_elements_ = parameters_.segments.back().state_begin + parameters_.segments.back().count;
+  const auto bytes = static_cast<size_t>(num_state_elements_ * dtype_bytes(gradient.dtype()));
   for (Buffer* state : {&m_, &v_}) {
     *state = Buffer(memory, bytes, "the optimizer's state");
     context.device->fill_zero(state->data(), bytes);
   }
   std::vector<uint8_t> decays(
-      static_cast<size_t>(divide_exactly(master.num_elements(), ops::kDecayBlock)), 0);
+      static_cast<size_t>(divide_exactly(gradient.num_elements(), ops::kDecayBlock)), 0);
   std::vector<bool> owned(decays.size(), false);
   for (const ParameterRange& info : parameters_.ranges) {
     const uint8_t decay =
@@ -76,40 +79,64 @@ void Optimizer::zero_gradients(const Context& context) {
 }
 
 Optimizer::Result Optimizer::step(const Context& context, double learning_rate, int64_t step,
-                                  const double* loss_sum) {
-  const Tensor& master = parameters_.master_X;
+                                  const double* loss_sum, UpdateListener* listener) {
+  const std::vector<Segment>& segments = parameters_.segments;
   ops::StepScalars scalars;
   scalars.learning_rate = learning_rate;
   scalars.step = static_cast<double>(step);
   scalars.clip_grad = config_.clip_grad;
   auto* device_scalars = static_cast<ops::StepScalars*>(scalars_.data());
   context.device->copy_to_device(device_scalars, &scalars, sizeof scalars);
-  ops::sum_of_squares(context, {.gradient_X = parameters_.gradient_X, .scalars = device_scalars});
+  const auto gradient_of = [&](const Segment& segment) {
+    return parameters_.gradient_X.rows(segment.begin, segment.begin + segment.count);
+  };
+  // What every rank has stands last and counts once.
+  for (size_t i = 0; i < segments.size(); ++i) {
+    if (i > 0 && i + 1 == segments.size() && listener != nullptr)
+      listener->add_up(Tensor(&device_scalars->sum_of_squares, DType::kF64, {1}));
+    ops::sum_of_squares(context,
+                        {.gradient_X = gradient_of(segments[i]),
+                         .scalars = device_scalars,
+                         .mode = i == 0 ? ops::GradMode::kOverwrite : ops::GradMode::kAccumulate});
+  }
   ops::finish_gradient_norm(context, {.scalars = device_scalars, .loss_sum = loss_sum});
-  const Shape& shape = master.shape();
-  ops::adamw(context,
-             {.parameter_X = master,
-              .compute_X = parameters_.compute_X,
-              .gradient_X = parameters_.gradient_X,
-              .m_X = m_.tensor(master.dtype(), shape),
-              .v_X = v_.tensor(master.dtype(), shape),
-              .decays_X = decays_.tensor(DType::kU8, {static_cast<int64_t>(decays_.num_bytes())}),
-              .scalars = device_scalars,
-              .beta1 = config_.adam_beta1,
-              .beta2 = config_.adam_beta2,
-              .eps = config_.adam_eps,
-              .weight_decay = config_.weight_decay});
+  const bool is_compact =
+      parameters_.master_X.num_elements() < parameters_.gradient_X.num_elements();
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    const int64_t end = segment.begin + segment.count;
+    const int64_t state_end = segment.state_begin + segment.count;
+    const int64_t master_begin = is_compact ? segment.state_begin : segment.begin;
+    const Tensor& compute_X = parameters_.compute_X;
+    const Tensor decays_X = decays_.tensor(DType::kU8, {static_cast<int64_t>(decays_.num_bytes())});
+    if (segment.count > 0) {
+      ops::adamw(
+          context,
+          {.parameter_X = parameters_.master_X.rows(master_begin, master_begin + segment.count),
+           .compute_X = compute_X.defined() ? compute_X.rows(segment.begin, end) : Tensor(),
+           .gradient_X = gradient_of(segment),
+           .m_X = flat_exp_avg().rows(segment.state_begin, state_end),
+           .v_X = flat_exp_avg_sq().rows(segment.state_begin, state_end),
+           .decays_X = decays_X.rows(segment.begin / ops::kDecayBlock,
+                                     divide_exactly(end, ops::kDecayBlock)),
+           .scalars = device_scalars,
+           .beta1 = config_.adam_beta1,
+           .beta2 = config_.adam_beta2,
+           .eps = config_.adam_eps,
+           .weight_decay = config_.weight_decay});
+    }
+    if (listener != nullptr) listener->updated(i);
+  }
   context.device->copy_to_host(&scalars, device_scalars, sizeof scalars);
   return {scalars.gradient_norm, scalars.skipped > 0};
 }
 
-Tensor Optimizer::flat_exp_avg() const {
-  return m_.tensor(parameters_.master_X.dtype(), parameters_.master_X.shape());
+Tensor Optimizer::state(const Buffer& buffer) const {
+  return buffer.tensor(parameters_.gradient_X.dtype(), {num_state_elements_});
 }
 
-Tensor Optimizer::flat_exp_avg_sq() const {
-  return v_.tensor(parameters_.master_X.dtype(), parameters_.master_X.shape());
-}
+Tensor Optimizer::flat_exp_avg() const { return state(m_); }
+Tensor Optimizer::flat_exp_avg_sq() const { return state(v_); }
 
 int64_t Optimizer::num_bytes() const {
   return static_cast<int64_t>(m_.num_bytes() + v_.num_bytes() + decays_.num_bytes() +

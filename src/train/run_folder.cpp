@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "train/verdict.h"
 
 namespace deltatrain::train {
 
@@ -42,7 +43,7 @@ void check_folder(const std::filesystem::path& path, RunFolder::Mode mode) {
   if (!std::filesystem::is_directory(path, error)) {
     throw ConfigError(error_text(path.string(), "--out", "a folder", "a file"));
   }
-  if (!std::filesystem::is_empty(path, error)) {
+  if (!holds_only_verdicts(path)) {
     throw ConfigError(error_text(path.string(), "--out", "an empty or new folder (or --resume)",
                                  "a folder with files in it"));
   }
@@ -93,12 +94,6 @@ void RunFolder::add_metrics(const std::string& json_line) {
 void RunFolder::add_log(const std::string& line) { append(log_, "log.txt", line); }
 void RunFolder::write_recipe(const std::string& yaml) {
   write_file_atomically(path_ / "recipe.yaml", yaml);
-}
-
-void RunFolder::write_verdict(int rank, const std::string& json) {
-  std::error_code error;
-  std::filesystem::create_directories(path_ / "ranks", error);
-  write_file_atomically(path_ / "ranks" / (std::to_string(rank) + ".json"), json + "\n");
 }
 
 void RunFolder::discard() {

@@ -4,7 +4,7 @@
 //   metrics.jsonl   one JSON object a line, each with a "kind": docs/formats/run_folder.md
 //   log.txt         Megatron's familiar line
 //   checkpoints/    checkpoint/checkpoint.h
-//   ranks/N.json    each rank's verdict at its end
+//   ranks/N.json    each rank's verdict at its end: train/verdict.h
 //   profile/        of `train --profile`
 // gemm_algorithms.json, the product algorithms of a CUDA run, is the backend's.
 #pragma once
@@ -20,7 +20,8 @@ class RunFolder {
  public:
   enum class Mode : uint8_t { kNew, kResume };
 
-  // kNew: the folder is made, and must be empty if it is there.
+  // kNew: the folder is made, and must be empty if it is there, verdicts of a run that never began
+  // apart.
   // kResume: it must hold a run. Takes a lock that ends with the process,
   // so that no second process writes here. Throws ConfigError, FileError.
   RunFolder(const std::filesystem::path& path, Mode mode);
@@ -36,7 +37,6 @@ class RunFolder {
   void add_metrics(const std::string& json_line);
   void add_log(const std::string& line);
   void write_recipe(const std::string& yaml);
-  void write_verdict(int rank, const std::string& json);
 
   // Takes back a new folder in which nothing has happened yet; one that was there stays, empty.
   void discard();

@@ -63,6 +63,8 @@ class RunLog::Timed {
   std::chrono::steady_clock::time_point begin_;
 };
 
+std::string program_version() { return DELTATRAIN_VERSION " " DELTATRAIN_COMMIT; }
+
 RunLog::RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter)
     : folder_(folder),
       recipe_(recipe),
@@ -300,7 +302,6 @@ void RunLog::end(int64_t step, const std::string& verdict) {
                                    {"verdict", verdict},
                                    {"step_seconds", step_seconds_},
                                    {"logging_seconds", logging_seconds_}}));
-  folder_.write_verdict(0, Json{{"rank", 0}, {"step", step}, {"verdict", verdict}}.dump());
 }
 
 }  // namespace deltatrain::train

@@ -42,6 +42,9 @@ struct RunDevice {
   int num_ranks = 1;                 // devices of the run
 };
 
+// Version and commit of this program: what ranks compare.
+std::string program_version();
+
 class RunLog {
  public:
   RunLog(RunFolder& folder, const Recipe& recipe, Reporter& reporter);

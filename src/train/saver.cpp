@@ -1,6 +1,7 @@
 #include "train/saver.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <map>
@@ -15,6 +16,9 @@ namespace deltatrain::train {
 
 namespace {
 
+// In the order of the blocks of a snapshot.
+constexpr std::array kStateParts = {StatePart::kWeights, StatePart::kExpAvg, StatePart::kExpAvgSq};
+
 // The three flat blocks of a training state end to end
 // in one host buffer: weights, exp_avg, exp_avg_sq.
 struct HostState {
@@ -22,9 +26,8 @@ struct HostState {
 };
 
 HostState name_tensors(TrainingStep& step, const Buffer& host) {
-  const Tensor flat = step.parameters().flat_master();
-  const DType dtype = flat.dtype();
-  const auto block = static_cast<size_t>(flat.num_bytes());
+  const DType dtype = step.parameters().flat_gradient().dtype();
+  const auto block = static_cast<size_t>(step.state_part_bytes());
   HostState state;
   for (const layers::ParameterInfo& info : step.parameters().infos()) {
     const auto at = static_cast<size_t>(info.offset * dtype_bytes(dtype));
@@ -108,7 +111,7 @@ Saver::~Saver() {
 }
 
 void Saver::prepare(TrainingStep& step) {
-  const auto bytes = 3 * static_cast<size_t>(step.parameters().flat_master().num_bytes());
+  const auto bytes = 3 * static_cast<size_t>(step.state_part_bytes());
   preparing_ = std::async(std::launch::async, [bytes] {
     Buffer buffer(host_memory(), bytes);
     std::memset(buffer.data(), 0, bytes);
@@ -119,15 +122,11 @@ void Saver::prepare(TrainingStep& step) {
 void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
   DELTATRAIN_CHECK(!running_.valid(), "the report of the last save was not taken");
   const auto start = std::chrono::steady_clock::now();
-  const Context& context = step.context();
-  const Tensor flat = step.parameters().flat_master();
-  const auto block = static_cast<size_t>(flat.num_bytes());
+  const auto block = static_cast<size_t>(step.state_part_bytes());
   if (preparing_.valid()) snapshot_ = preparing_.get();
   if (snapshot_.num_bytes() == 0) snapshot_ = Buffer(host_memory(), 3 * block);
   char* to = static_cast<char*>(snapshot_.data());
-  context.device->copy_to_host(to, flat.raw(), block);
-  context.device->copy_to_host(to + block, step.optimizer().flat_exp_avg().raw(), block);
-  context.device->copy_to_host(to + 2 * block, step.optimizer().flat_exp_avg_sq().raw(), block);
+  for (size_t i = 0; i < kStateParts.size(); ++i) step.read_state(kStateParts[i], to + i * block);
   snapshot_seconds_ =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 
@@ -184,28 +183,30 @@ std::optional<checkpoint::SaveReport> Saver::finished(Wait wait) {
   return running_.get();
 }
 
-void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step) {
+void take_part_in_save(TrainingStep& step) {
+  for (const StatePart part : kStateParts) step.read_state(part, nullptr);
+}
+
+void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
+             const StateWriter& write) {
   const Context& context = step.context();
-  const Tensor flat = step.parameters().flat_master();
-  const auto block = static_cast<size_t>(flat.num_bytes());
+  const auto block = static_cast<size_t>(step.state_part_bytes());
   const Buffer host(host_memory(), 3 * block);
   const HostState tensors = name_tensors(step, host);
   reader.read_all_model(tensors.model);
   reader.read_all_optimizer(tensors.optimizer);
   const char* from = static_cast<const char*>(host.data());
-  // Tensor by tensor: the padding between them stays zero.
-  for (const auto& info : step.parameters().infos()) {
-    const auto at = static_cast<size_t>(info.offset * dtype_bytes(flat.dtype()));
-    const auto bytes = static_cast<size_t>(info.num_elements() * dtype_bytes(flat.dtype()));
-    const auto copy = [&](const Tensor& to, size_t part) {
-      context.device->copy_to_device(static_cast<char*>(to.raw()) + at, from + part * block + at,
-                                     bytes);
-    };
-    copy(flat, 0);
-    copy(step.optimizer().flat_exp_avg(), 1);
-    copy(step.optimizer().flat_exp_avg_sq(), 2);
+  for (size_t i = 0; i < kStateParts.size(); ++i) {
+    write(kStateParts[i], [&](const Tensor& flat) {
+      // Tensor by tensor: the padding between them stays zero.
+      for (const auto& info : step.parameters().infos()) {
+        const auto at = static_cast<size_t>(info.offset * dtype_bytes(flat.dtype()));
+        const auto bytes = static_cast<size_t>(info.num_elements() * dtype_bytes(flat.dtype()));
+        context.device->copy_to_device(static_cast<char*>(flat.raw()) + at, from + i * block + at,
+                                       bytes);
+      }
+    });
   }
-  step.parameters().refresh_compute(context);
 }
 
 }  // namespace deltatrain::train

@@ -15,6 +15,9 @@
 
 namespace deltatrain::train {
 
+// As TrainingStep::write_state, which it calls; other ranks hear of it.
+using StateWriter = std::function<void(StatePart, const std::function<void(const Tensor& flat_X)>&)>;
+
 class Saver {
  public:
   // Writes checkpoint.format's files and, with checkpoint.hf, hf/ in each iteration's folder.
@@ -51,8 +54,12 @@ class Saver {
   std::future<checkpoint::SaveReport> running_;
 };
 
-// Reads weights and optimizer state of a checkpoint into `step`, after checking that names, shapes
-// and checksums all agree.
-void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step);
+// What the ranks that write no checkpoint do while rank 0 copies a state that is spread over them.
+void take_part_in_save(TrainingStep& step);
+
+// Reads weights and optimizer state of a checkpoint into `step` through `write`, after checking that
+// names, shapes and checksums all agree.
+void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
+             const StateWriter& write);
 
 }  // namespace deltatrain::train

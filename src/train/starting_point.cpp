@@ -75,28 +75,39 @@ void require_same_tensors(const convert::WeightSource& source, TrainingStep& ste
                                  differences.summary()));
 }
 
-void read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step) {
+void read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step,
+                     const StateWriter& write) {
   const Context& context = step.context();
   std::vector<float> values;
-  for (const layers::ParameterInfo& info : step.parameters().infos()) {
-    const auto& tensors = source.tensors();
-    const formats::TensorSpec& stored =
-        *std::find_if(tensors.begin(), tensors.end(),
-                      [&info](const auto& spec) { return spec.name == info.name; });
-    const int64_t count = info.num_elements();
-    for (int64_t begin = 0; begin < count; begin += kBlockElements) {
-      const int64_t n = std::min(kBlockElements, count - begin);
-      read_weight(source, stored, begin, n, values);
-      copy_in(context, step.parameters().flat_master(), info.offset + begin, values);
-      if (!moments) continue;
-      source.read_state(convert::StatePart::kExpAvg, info.name, begin, n, values.data());
-      copy_in(context, step.optimizer().flat_exp_avg(), info.offset + begin, values);
-      source.read_state(convert::StatePart::kExpAvgSq, info.name, begin, n, values.data());
-      copy_in(context, step.optimizer().flat_exp_avg_sq(), info.offset + begin, values);
-    }
-    source.release(info.name);
+  const auto fill = [&](const auto& read) {
+    return [&, read](const Tensor& flat) {
+      for (const layers::ParameterInfo& info : step.parameters().infos()) {
+        const int64_t count = info.num_elements();
+        for (int64_t begin = 0; begin < count; begin += kBlockElements) {
+          const int64_t n = std::min(kBlockElements, count - begin);
+          values.resize(static_cast<size_t>(n));
+          read(info, begin, n);
+          copy_in(context, flat, info.offset + begin, values);
+        }
+        source.release(info.name);
+      }
+    };
+  };
+  write(StatePart::kWeights, fill([&](const auto& info, int64_t begin, int64_t n) {
+          const auto& tensors = source.tensors();
+          const formats::TensorSpec& stored =
+              *std::find_if(tensors.begin(), tensors.end(),
+                            [&info](const auto& spec) { return spec.name == info.name; });
+          read_weight(source, stored, begin, n, values);
+        }));
+  if (!moments) return;
+  for (const auto& [part, stored] :
+       {std::pair{StatePart::kExpAvg, convert::StatePart::kExpAvg},
+        std::pair{StatePart::kExpAvgSq, convert::StatePart::kExpAvgSq}}) {
+    write(part, fill([&, stored_part = stored](const auto& info, int64_t begin, int64_t n) {
+            source.read_state(stored_part, info.name, begin, n, values.data());
+          }));
   }
-  step.parameters().refresh_compute(context);
 }
 
 // Where the data go on, in samples.
@@ -140,7 +151,8 @@ std::filesystem::path locate_checkpoint(const std::filesystem::path& path,
 }
 
 StartingPoint load_starting_point(const std::filesystem::path& path, const Recipe& recipe,
-                                  const LoadChoice& choice, TrainingStep& step) {
+                                  const LoadChoice& choice, TrainingStep& step,
+                                  const StateWriter& write) {
   convert::OpenOptions open;
   open.config = recipe.model;  // of a Megatron checkpoint, whose args must then agree with it
   const auto source = convert::open_weights(path, open);
@@ -165,7 +177,7 @@ StartingPoint load_starting_point(const std::filesystem::path& path, const Recip
       point.completed_steps = *counters.completed_steps;
     }
   }
-  read_parameters(*source, moments && source->has_optimizer(), step);
+  read_parameters(*source, moments && source->has_optimizer(), step, write);
 
   std::vector<std::string>& log = point.log;
   log = source->notes();

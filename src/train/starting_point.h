@@ -12,6 +12,7 @@
 #include "config/recipe.h"
 #include "convert/weight_source.h"
 #include "model/training_step.h"
+#include "train/saver.h"  // StateWriter
 
 namespace deltatrain::train {
 
@@ -38,9 +39,10 @@ struct StartingPoint {
 };
 
 // Reads weights (the masters where there are such) and, as `choice` says, moments and counters into
-// `step`. Names, shapes and the model have to agree with the recipe's; FormatError or ConfigError
+// `step` through `write`. Names, shapes and the model have to agree with the recipe's; FormatError or ConfigError
 // otherwise, with everything that differs, before anything is changed.
 StartingPoint load_starting_point(const std::filesystem::path& path, const Recipe& recipe,
-                                  const LoadChoice& choice, TrainingStep& step);
+                                  const LoadChoice& choice, TrainingStep& step,
+                                  const StateWriter& write);
 
 }  // namespace deltatrain::train

@@ -11,12 +11,14 @@
 
 #include "base/error.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "base/size_text.h"
 #include "checkpoint/checkpoint.h"
 #include "config/hf_config.h"
 #include "convert/megatron_layout.h"
 #include "data/loader.h"
 #include "data/recipe_source.h"
+#include "data/source_digest.h"
 #include "model/initialization.h"
 #include "model/training_step.h"
 #include "optim/optimizer.h"
@@ -26,9 +28,11 @@
 #include "train/text_sampler.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/run_ranks.h"
 #include "train/saver.h"
 #include "train/starting_point.h"
 #include "train/step_profile.h"
+#include "train/verdict.h"
 
 namespace deltatrain::train {
 
@@ -53,7 +57,8 @@ class Trainer {
         resolved_(resolved),
         recipe_(resolved.recipe),
         options_(options),
-        reporter_(reporter) {}
+        reporter_(reporter),
+        ranks_(options.ranks) {}
 
   TrainResult run();
 
@@ -61,9 +66,14 @@ class Trainer {
   void open_data();
   BatchShape batch_shape(int64_t micro_batch) const;
   bool on_host() const { return context_.device->kind() != DeviceKind::kCuda; }
+  StepRanks step_ranks() const;
+  int64_t total_bytes(const MemoryPlan& plan) const;
   MemoryPlan plan_or_refuse() const;
   std::vector<checkpoint::CompanionFile> companions() const;
   void tell_decay_groups() const;
+  void set_state();
+  void compare_weights();
+  void share_algorithms();
   void start();
   void resume();
   void take(const std::filesystem::path& from, const std::vector<std::string>& problems,
@@ -86,10 +96,12 @@ class Trainer {
   const Recipe& recipe_;
   const TrainOptions& options_;
   Reporter& reporter_;
+  RunRanks ranks_;
 
-  std::unique_ptr<RunFolder> folder_;
+  std::unique_ptr<RunFolder> folder_;  // of rank 0, as is the log
   std::unique_ptr<RunLog> log_;
-  std::unique_ptr<StepProfile> profile_;  // outlives step_, whose context holds its table
+  std::unique_ptr<StepProfile> profile_;            // outlives step_, whose context holds its table
+  std::unique_ptr<dist::Collectives> collectives_;  // outlives step_
   std::unique_ptr<TrainingStep> step_;
   std::unique_ptr<data::BatchLoader> loader_;
   std::unique_ptr<data::BatchLoader> validation_;
@@ -107,7 +119,9 @@ class Trainer {
 void Trainer::open_data() {
   const data::SourceOptions source = data::training_source(recipe_, /*num_ranks=*/1);
   const data::LoaderOptions loader{.micro_batch_size = recipe_.train.micro_batch_size,
-                                   .global_batch_size = recipe_.train.global_batch_size};
+                                   .global_batch_size = recipe_.train.global_batch_size,
+                                   .rank = ranks_.rank(),
+                                   .num_ranks = ranks_.size()};
   loader_ = std::make_unique<data::BatchLoader>(data::open_sample_source(source), loader);
   const data::SampleSource& opened = loader_->source();
   reporter_.message(
@@ -116,10 +130,27 @@ void Trainer::open_data() {
                           opened.epoch_samples(), recipe_.train.seq_length,
                           recipe_.train.train_iters, recipe_.train.global_batch_size));
   max_starts_ = opened.max_starts();
+  if (ranks_.size() > 1) ranks_.agree("digest of the data", data::source_digest(opened));
   const auto validation = data::validation_source(recipe_);
   if (!validation.has_value()) return;
   validation_ = std::make_unique<data::BatchLoader>(data::open_sample_source(*validation), loader);
   max_starts_ = std::max(max_starts_, validation_->source().max_starts());
+  if (ranks_.size() > 1)
+    ranks_.agree("digest of the validation data", data::source_digest(validation_->source()));
+}
+
+StepRanks Trainer::step_ranks() const {
+  return {.sharding = {.rank = ranks_.rank(),
+                       .num_ranks = ranks_.size(),
+                       .sharded = recipe_.parallel.use_distributed_optimizer,
+                       .bucket_elements = recipe_.parallel.ddp_bucket_size},
+          .config = recipe_.parallel,
+          .collectives = collectives_.get()};
+}
+
+// Where ranks compute in the host's memory, all of this host share it.
+int64_t Trainer::total_bytes(const MemoryPlan& plan) const {
+  return plan.total(on_host()) * (on_host() ? ranks_.local_size() : 1);
 }
 
 BatchShape Trainer::batch_shape(int64_t micro_batch) const {
@@ -132,21 +163,23 @@ BatchShape Trainer::batch_shape(int64_t micro_batch) const {
 
 MemoryPlan Trainer::plan_or_refuse() const {
   const int64_t wanted = recipe_.train.micro_batch_size;
-  const MemoryPlan plan = TrainingStep::plan(planning_context_, recipe_.model, batch_shape(wanted));
+  const auto plan_of = [&](int64_t micro_batch) {
+    return TrainingStep::plan(planning_context_, recipe_.model, batch_shape(micro_batch),
+                              TrainingStep::Purpose::kTrain, step_ranks());
+  };
+  const MemoryPlan plan = plan_of(wanted);
   const int64_t free_bytes = context_.device->free_memory_bytes();
-  if (plan.total(on_host()) <= free_bytes) return plan;
+  if (total_bytes(plan) <= free_bytes) return plan;
   int64_t fits = wanted - 1;
   for (; fits > 0; --fits) {
     if (recipe_.train.global_batch_size % fits != 0) continue;
-    if (TrainingStep::plan(planning_context_, recipe_.model, batch_shape(fits)).total(on_host()) <=
-        free_bytes)
-      break;
+    if (total_bytes(plan_of(fits)) <= free_bytes) break;
   }
   const std::string remedy =
       fits > 0 ? fmt::format("train.micro_batch_size {} or less", fits) : "a smaller model";
   throw DeviceError(error_text(
       "memory", fmt::format("train.micro_batch_size {}", wanted), remedy,
-      fmt::format("{} needed, {} free", size_text(plan.total(on_host())), size_text(free_bytes))));
+      fmt::format("{} needed, {} free", size_text(total_bytes(plan)), size_text(free_bytes))));
 }
 
 std::vector<checkpoint::CompanionFile> Trainer::companions() const {
@@ -187,6 +220,46 @@ void Trainer::tell_decay_groups() const {
                            others.tensors, others.parameters));
 }
 
+// A rank whose memory or arithmetic failed would spoil the others' weights, step by step.
+void Trainer::compare_weights() {
+  if (ranks_.size() > 1) ranks_.compare_weights(iteration_, step_->weights_checksum());
+}
+
+// A product's algorithm decides its last bits: rank 0 chooses, and every rank takes the same.
+void Trainer::share_algorithms() {
+  if (ranks_.size() == 1 || !options_.algorithms || !options_.adopt_algorithms) return;
+  ranks_.at(iteration_, "choice of matrix-product algorithms");
+  if (ranks_.is_first()) step_->rehearse();
+  const std::string text =
+      ranks_.broadcast("matrix-product algorithms", ranks_.is_first() ? options_.algorithms() : "");
+  if (!ranks_.is_first()) options_.adopt_algorithms(text);
+  ranks_.agree("checksum of the matrix-product algorithms",
+               hex64(xxh3_64(text.data(), text.size())));
+}
+
+// Rank 0 finds out what the run starts from, and every rank gets it.
+void Trainer::set_state() {
+  ranks_.at(0, "initial state");
+  if (ranks_.is_first()) {
+    if (options_.resume) {
+      resume();
+    } else {
+      start();
+    }
+    ranks_.share(Json{{"iteration", iteration_},
+                      {"completed", completed_},
+                      {"saved_at", saved_at_},
+                      {"consumed", loader_->consumed_samples()}}
+                     .dump());
+    return;
+  }
+  const Json counters = Json::parse(ranks_.follow(*step_));
+  iteration_ = began_at_ = counters.at("iteration").get<int64_t>();
+  completed_ = counters.at("completed").get<int64_t>();
+  saved_at_ = counters.at("saved_at").get<int64_t>();
+  loader_->seek(counters.at("consumed").get<int64_t>());
+}
+
 void Trainer::start() {
   const CheckpointConfig& config = recipe_.checkpoint;
   if (config.load) {
@@ -197,12 +270,14 @@ void Trainer::start() {
     return;
   }
   if (!config.init_from) {
-    initialize(step_->context(), step_->parameters(), recipe_.model.initializer_range,
-               recipe_.train.seed);
+    ranks_.writer (*step_)(StatePart::kWeights, [this](const Tensor& flat) {
+      initialize(step_->context(), step_->parameters(), recipe_.model.initializer_range,
+                 recipe_.train.seed, flat);
+    });
     return;
   }
-  const StartingPoint point =
-      load_starting_point(*config.init_from, recipe_, {.finetune = true}, *step_);
+  const StartingPoint point = load_starting_point(*config.init_from, recipe_, {.finetune = true},
+                                                  *step_, ranks_.writer(*step_));
   for (const std::string& line : point.log) reporter_.message("train", line);
 }
 
@@ -210,7 +285,8 @@ void Trainer::start() {
 void Trainer::take(const std::filesystem::path& from, const std::vector<std::string>& problems,
                    const LoadChoice& choice) {
   for (const std::string& problem : problems) reporter_.warning("resume", problem);
-  const StartingPoint point = load_starting_point(from, recipe_, choice, *step_);
+  const StartingPoint point =
+      load_starting_point(from, recipe_, choice, *step_, ranks_.writer(*step_));
   if (point.recipe) warn_of_changes(*point.recipe, from);
   iteration_ = saved_at_ = began_at_ = point.iteration;
   completed_ = point.completed_steps;
@@ -243,7 +319,7 @@ void Trainer::resume() {
   const checkpoint::CheckpointReader reader(from);
   const checkpoint::CheckpointState& state = reader.state();
   warn_of_changes(Json::parse(state.extra.at("recipe")).get<std::string>(), from);
-  restore(reader, *step_);
+  restore(reader, *step_, ranks_.writer(*step_));
   iteration_ = saved_at_ = state.step;
   completed_ = Json::parse(state.extra.at("completed_steps")).get<int64_t>();
   loader_->seek(state.consumed_samples);
@@ -277,22 +353,35 @@ void Trainer::warn_of_changes(const std::string& recipe_before, const std::files
 void Trainer::one_step() {
   const bool profiled = options_.profile && ++steps_here_ == kProfiledStep;
   profile_->start(profiled ? StepProfile::Detail::kOps : StepProfile::Detail::kParts);
+  if (profiled && collectives_ != nullptr) collectives_->start_times();
   const auto start = Clock::now();
   const double waited_before = loader_->waited_seconds();
+  ranks_.at(iteration_ + 1, "data");
   const data::StepBatch& batch = loader_->next_step();
   const double waited = loader_->waited_seconds() - waited_before;
   const double rate = optim::learning_rate(recipe_.optimizer, recipe_.schedule,
                                            recipe_.train.train_iters, completed_);
   const auto valid = static_cast<double>(std::max<int64_t>(1, batch.num_valid_tokens));
   step_->begin();
-  for (const data::MicroBatch& micro : batch.micro_batches)
-    step_->accumulate(as_token_batch(micro), 1 / valid);
-  const optim::Optimizer::Result update = step_->update(rate, completed_ + 1);
-  const double loss = step_->loss_sum() / valid;
+  ranks_.at(iteration_ + 1, "forward and backward");
+  for (const data::MicroBatch& micro : batch.micro_batches) {
+    const bool is_last = &micro == &batch.micro_batches.back();
+    step_->accumulate(as_token_batch(micro), 1 / valid,
+                      is_last ? TrainingStep::Turn::kLast : TrainingStep::Turn::kMore);
+  }
+  optim::Optimizer::Result update;
+  double loss = 0;
+  {
+    const auto waiting = ranks_.waiting("sums over ranks and update");
+    update = step_->update(rate, completed_ + 1);
+    loss = step_->loss_sum() / valid;
+  }
+  ranks_.check();  // before numbers are believed that a lost rank may have spoilt
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   profile_->finish();
   const bool finite = std::isfinite(loss) && !update.skipped;
   ++iteration_;
+  if (options_.steps_done != nullptr) *options_.steps_done = iteration_;
   if (profiled) write_profile();
   if (finite) {
     ++completed_;
@@ -300,17 +389,19 @@ void Trainer::one_step() {
   } else {
     ++result_.skipped_steps;
   }
-  log_->step({.step = iteration_,
-              .consumed_samples = loader_->consumed_samples(),
-              .loss = loss,
-              .gradient_norm = update.gradient_norm,
-              .learning_rate = rate,
-              .next_learning_rate = optim::learning_rate(recipe_.optimizer, recipe_.schedule,
-                                                         recipe_.train.train_iters, completed_),
-              .seconds = seconds,
-              .data_seconds = waited,
-              .skipped = !finite,
-              .part_seconds = profile_->part_seconds()});
+  if (log_ != nullptr) {
+    log_->step({.step = iteration_,
+                .consumed_samples = loader_->consumed_samples(),
+                .loss = loss,
+                .gradient_norm = update.gradient_norm,
+                .learning_rate = rate,
+                .next_learning_rate = optim::learning_rate(recipe_.optimizer, recipe_.schedule,
+                                                           recipe_.train.train_iters, completed_),
+                .seconds = seconds,
+                .data_seconds = waited,
+                .skipped = !finite,
+                .part_seconds = profile_->part_seconds()});
+  }
   if (!finite && recipe_.train.on_nonfinite == OnNonFinite::kStop) {
     throw NumericError(
         error_text(fmt::format("step {}", iteration_), "loss and gradient norm", "finite numbers",
@@ -323,22 +414,40 @@ void Trainer::one_step() {
 RunDevice Trainer::run_device() const {
   const std::string description = context_.device->description();
   return {.description = description,
-          .peak_flops = peak_flops(description, context_.activation_dtype)};
+          .pci_bus_id = options_.pci_bus_id,
+          .peak_flops = peak_flops(description, context_.activation_dtype),
+          .num_ranks = ranks_.size()};
 }
 
 void Trainer::write_profile() {
-  const std::filesystem::path folder = folder_->path() / "profile";
+  const std::filesystem::path folder = options_.out / "profile";
   std::filesystem::create_directories(folder);
-  write_file_atomically(folder / "step.md", profile_->tables());
-  write_file_atomically(folder / "rank0.trace.json", profile_->chrome_trace(0));
-  reporter_.message("profile",
-                    fmt::format("step {}: {} and {}", iteration_, (folder / "step.md").string(),
-                                (folder / "rank0.trace.json").string()));
+  const int rank = ranks_.rank();
+  const std::filesystem::path trace = folder / fmt::format("rank{}.trace.json", rank);
+  write_file_atomically(trace, profile_->chrome_trace(rank));
+  dist::CollectiveTimes times;
+  if (collectives_ != nullptr) times = collectives_->take_times();
+  if (!ranks_.is_first()) return;
+  std::string tables = profile_->tables();
+  if (collectives_ != nullptr) {
+    const double hidden =
+        times.busy_seconds > 0 ? 1 - times.exposed_seconds / times.busy_seconds : 1;
+    tables += fmt::format(
+        "\nOver {} ranks by {}: {:.1f} MB, {:.2f} ms at work, of which ops waited {:.2f} ms: "
+        "{:.0f} % "
+        "hidden.\n",
+        ranks_.size(), collectives_->description(), static_cast<double>(times.bytes) * 1e-6,
+        1e3 * times.busy_seconds, 1e3 * times.exposed_seconds, 100 * hidden);
+  }
+  write_file_atomically(folder / "step.md", tables);
+  reporter_.message("profile", fmt::format("step {}: {} and {}", iteration_,
+                                           (folder / "step.md").string(), trace.string()));
 }
 
 void Trainer::validate() {
   if (validation_ == nullptr) return;
   const auto start = Clock::now();
+  ranks_.at(iteration_, "validation");
   validation_->seek(0);
   int64_t batches = recipe_.train.eval_iters;
   if (batches == 0) {
@@ -354,12 +463,14 @@ void Trainer::validate() {
     tokens += batch.num_valid_tokens;
   }
   result_.validation_loss = sum / static_cast<double>(std::max<int64_t>(1, tokens));
+  if (log_ == nullptr) return;
   log_->validation(iteration_, *result_.validation_loss, tokens,
                    std::chrono::duration<double>(Clock::now() - start).count());
 }
 
 void Trainer::sample() {
-  if (sampler_ == nullptr) return;
+  if (sampler_ == nullptr) return;  // rank 0 looks
+  ranks_.at(iteration_, "sample of text");
   const auto start = Clock::now();
   try {
     const std::string text = sampler_->continue_prompt(*step_, iteration_);
@@ -371,12 +482,21 @@ void Trainer::sample() {
 }
 
 void Trainer::report_save(Saver::Wait wait) {
+  if (saver_ == nullptr) return;  // rank 0 saves
   const auto report = saver_->finished(wait);
   if (report) log_->saved(*report, saver_->last_snapshot_seconds());
 }
 
 void Trainer::save() {
   if (saved_at_ == iteration_) return;
+  ranks_.at(iteration_, "save");
+  ranks_.meet("save");  // a save that a lost rank would break is not begun
+  compare_weights();
+  if (!ranks_.is_first()) {
+    if (recipe_.parallel.use_distributed_optimizer) take_part_in_save(*step_);
+    saved_at_ = iteration_;
+    return;
+  }
   report_save(Saver::Wait::kYes);
   checkpoint::CheckpointState state{
       .step = iteration_, .consumed_samples = loader_->consumed_samples(), .extra = {}};
@@ -397,12 +517,15 @@ void Trainer::loop() {
   while (iteration_ < recipe_.train.train_iters && result_.stopped_by_signal == 0) {
     one_step();
     report_save(Saver::Wait::kNo);
+    const int64_t compare = recipe_.parallel.checksum_interval;
+    if (compare > 0 && iteration_ % compare == 0) compare_weights();
     const bool last = iteration_ == recipe_.train.train_iters;
     if (last || (eval > 0 && iteration_ % eval == 0)) {
       validate();
       sample();
     }
-    const int signal = options_.stop_signal ? options_.stop_signal() : 0;
+    const int signal =
+        ranks_.most("end of step", options_.stop_signal ? options_.stop_signal() : 0);
     if (last || signal != 0 || (interval > 0 && iteration_ % interval == 0)) save();
     if (!last) result_.stopped_by_signal = signal;
   }
@@ -425,48 +548,67 @@ void refuse_impossible_checkpoints(const Recipe& recipe) {
 }
 
 TrainResult Trainer::run() {
+  ranks_.begin(resolved_);
   refuse_impossible_checkpoints(recipe_);
-  const std::vector<checkpoint::CompanionFile> files = companions();
+  std::vector<checkpoint::CompanionFile> files;
+  if (ranks_.is_first()) files = companions();
   open_data();
   const MemoryPlan plan = plan_or_refuse();
-  if (!options_.sample_prompt.empty())
-    sampler_ = std::make_unique<TextSampler>(recipe_, options_.sample_prompt);
-  folder_ = std::make_unique<RunFolder>(
-      options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
-  log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
+  if (ranks_.is_first()) {
+    if (!options_.sample_prompt.empty())
+      sampler_ = std::make_unique<TextSampler>(recipe_, options_.sample_prompt);
+    folder_ = std::make_unique<RunFolder>(
+        options_.out, options_.resume ? RunFolder::Mode::kResume : RunFolder::Mode::kNew);
+    log_ = std::make_unique<RunLog>(*folder_, recipe_, reporter_);
+  }
+  ranks_.meet("run folder");
+  forget_verdicts(options_.out, ranks_.rank(), ranks_.size());
+  if (options_.steps_done != nullptr) *options_.steps_done = 0;
   try {
     profile_ = std::make_unique<StepProfile>(context_);
+    if (ranks_.size() > 1) collectives_ = options_.collectives();
     step_ = std::make_unique<TrainingStep>(
         profile_->context(), recipe_.model, recipe_.optimizer,
-        batch_shape(recipe_.train.micro_batch_size), plan.arena());
-    saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
-    saver_->prepare(*step_);
-    log_->begin(resolved_, options_.command, run_device(),
-                step_->parameters().num_parameters(), plan, plan.total(on_host()));
-    tell_decay_groups();
-    if (options_.resume) {
-      resume();
-    } else {
-      start();
+        batch_shape(recipe_.train.micro_batch_size), plan.arena(), TrainingStep::Purpose::kTrain,
+        step_ranks());
+    if (ranks_.is_first()) {
+      saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
+      saver_->prepare(*step_);
+      log_->begin(resolved_, options_.command, run_device(), step_->parameters().num_parameters(),
+                  plan, plan.total(on_host()));
+      if (collectives_ != nullptr)
+        reporter_.message("train",
+                          fmt::format("{} ranks, {}", ranks_.size(), collectives_->description()));
+      tell_decay_groups();
     }
-    folder_->write_recipe(resolved_.to_yaml());
+    set_state();
+    compare_weights();
+    share_algorithms();
+    if (ranks_.is_first()) folder_->write_recipe(resolved_.to_yaml());
     loop();
+    ranks_.meet("end of the run");
   } catch (const NumericError&) {
     report_save(Saver::Wait::kYes);
-    log_->end(iteration_, "not finite");
+    if (log_ != nullptr) log_->end(iteration_, "not finite");
+    throw;
+  } catch (const CollectiveError&) {
+    report_save(Saver::Wait::kYes);
+    if (log_ != nullptr) log_->end(iteration_, "lost a rank");
     throw;
   } catch (const DeviceError& error) {
-    if (iteration_ == 0 && !options_.resume) folder_->discard();
+    if (iteration_ == 0 && !options_.resume && folder_ != nullptr) folder_->discard();
     if (step_ == nullptr) throw;  // the text says what there was no memory for
     throw DeviceError(fmt::format("{} (in step {}; checkpoints in {} are as they were)",
-                                  error.what(), iteration_ + 1, folder_->checkpoints().string()));
+                                  error.what(), iteration_ + 1,
+                                  (options_.out / "checkpoints").string()));
   } catch (...) {
     // What fails before the first step, such as a token past the vocabulary or weights of another
     // model, leaves nothing behind.
-    if (iteration_ == began_at_ && !options_.resume) folder_->discard();
+    if (iteration_ == began_at_ && !options_.resume && folder_ != nullptr) folder_->discard();
     throw;
   }
-  log_->end(iteration_, result_.stopped_by_signal != 0 ? "stopped by a signal" : "done");
+  if (log_ != nullptr)
+    log_->end(iteration_, result_.stopped_by_signal != 0 ? "stopped by a signal" : "done");
   result_.steps = iteration_;
   return result_;
 }
@@ -475,7 +617,26 @@ TrainResult Trainer::run() {
 
 TrainResult train(const Context& context, const Context& planning_context,
                   const ResolvedRecipe& resolved, const TrainOptions& options, Reporter& reporter) {
-  return Trainer(context, planning_context, resolved, options, reporter).run();
+  std::atomic<int64_t> steps_done = -1;
+  TrainOptions own = options;
+  if (own.steps_done == nullptr) own.steps_done = &steps_done;
+  const auto record = [&own](int exit_code, const std::string& message) {
+    // A folder that this run never had is left as it is.
+    if (*own.steps_done < 0) return;
+    if (own.ranks == nullptr && !std::filesystem::exists(own.out / "metrics.jsonl")) return;
+    record_verdict(own.out, own.ranks, *own.steps_done, exit_code, message);
+  };
+  try {
+    const TrainResult result = Trainer(context, planning_context, resolved, own, reporter).run();
+    record(result.stopped_by_signal == 0 ? 0 : 128 + result.stopped_by_signal, "");
+    return result;
+  } catch (const Error& error) {
+    record(static_cast<int>(error.code()), error.what());
+    throw;
+  } catch (const std::exception& error) {
+    record(static_cast<int>(ExitCode::kInternal), error.what());
+    throw;
+  }
 }
 
 }  // namespace deltatrain::train

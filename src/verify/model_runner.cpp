@@ -16,7 +16,6 @@ ModelRunner::ModelRunner(const Context& context, const Context& planning_context
   model_ = std::make_unique<Model>(config);
   const auto make_store = [&](const Context& where) {
     return std::make_unique<ParameterStore>(where, model_->parameters().infos(),
-                                            model_->parameters().num_elements(),
                                             ParameterStore::Gradients::kNone);
   };
   MemoryResource& memory = context.device->memory();
