@@ -1,7 +1,9 @@
 // The CUDA backend: its device and its table of functions.
 #include "backend/cuda/cuda_device.h"
 #include "backend/cuda/gated_delta_rule.h"
+#include "backend/cuda/gemm_library.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/nccl_collectives.h"
 #include "backend/factories.h"
 
 namespace deltatrain::backend {
@@ -28,7 +30,7 @@ ops::OpTable make_table() {
   table.swiglu = {cuda::swiglu_forward, cuda::swiglu_backward};
   table.cross_entropy = {cuda::cross_entropy};
   table.adamw = {cuda::sum_of_squares, cuda::finish_gradient_norm, cuda::adamw};
-  table.elementwise = {cuda::add, cuda::convert, cuda::sum_to, cuda::row_argmax};
+  table.elementwise = {cuda::add, cuda::convert, cuda::sum_to, cuda::row_argmax, cuda::checksum};
   return table;
 }
 
@@ -58,6 +60,12 @@ class CudaBackend final : public Backend {
         table_(make_table()) {}
   Device& device() override { return device_; }
   const ops::OpTable& table() const override { return table_; }
+  std::string device_identity() const override { return device_.bus_id(); }
+  std::unique_ptr<dist::Collectives> make_collectives(dist::Communicator& ranks,
+                                                      bool nvls) override {
+    return cuda::make_nccl_collectives(device_, ranks, nvls);
+  }
+  void adopt_products(const std::string& choices) override { device_.gemm().adopt(choices); }
 
  private:
   cuda::CudaDevice device_;

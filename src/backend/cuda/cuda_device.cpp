@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "backend/cuda/cuda_check.h"
@@ -138,6 +139,13 @@ CudaDevice::~CudaDevice() {
   }
   for (cudaEvent_t event : marks_) cudaEventDestroy(event);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
+}
+
+std::string CudaDevice::bus_id() const {
+  std::array<char, 32> text{};
+  DELTATRAIN_CUDA_CALL(
+      cudaDeviceGetPCIBusId(text.data(), static_cast<int>(text.size()), device_index_));
+  return text.data();
 }
 
 void CudaDevice::check(cudaError_t status, const char* call) const {

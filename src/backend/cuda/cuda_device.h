@@ -57,6 +57,7 @@ class CudaDevice final : public Device {
   // Makes this the calling thread's device; cheap where it is already.
   void make_current() const;
   cudaStream_t stream() const { return stream_; }
+  std::string bus_id() const;  // "0000:1B:00.0", of the card in its host
   int compute_capability() const { return compute_capability_; }  // 90 for 9.0
   int num_multiprocessors() const { return num_multiprocessors_; }
   GemmLibrary& gemm() { return *gemm_; }

@@ -185,7 +185,7 @@ GemmLibrary::GemmLibrary(cudaStream_t stream, std::string device_name, std::stri
   const CublasLt& lt = cublas_lt();
   check_cublas(lt.create(&handle_), "cublasLtCreate");
   version_ = static_cast<int64_t>(lt.get_version());
-  read_file();
+  if (!file_.empty() && std::filesystem::exists(file_)) take(read_file(file_), file_);
   DELTATRAIN_CUDA_CALL(cudaMalloc(&workspace_, kWorkspaceBytes));
 }
 
@@ -394,22 +394,22 @@ bool GemmLibrary::time_candidates(Plan& plan, const GemmProblem& problem,
   return true;
 }
 
-void GemmLibrary::read_file() {
-  if (file_.empty() || !std::filesystem::exists(file_)) return;
-  const nlohmann::json content =
-      nlohmann::json::parse(deltatrain::read_file(file_), nullptr, /*allow_exceptions=*/false);
+void GemmLibrary::take(const std::string& text, const std::string& where) {
+  const nlohmann::json content = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!content.is_object() || content.value("format", "") != kFormat ||
       !content.contains("choices") || !content["choices"].is_object()) {
     throw FormatError(
-        error_text(file_, "", std::string("a file of \"") + kFormat + "\"", "something else"));
+        error_text(where, "", std::string("a file of \"") + kFormat + "\"", "something else"));
   }
   for (const auto& [key, value] : content["choices"].items()) {
     if (!value.is_string())
       throw FormatError(
-          error_text(file_, key, "a string of hexadecimal digits", value.type_name()));
+          error_text(where, key, "a string of hexadecimal digits", value.type_name()));
     stored_[key] = value.get<std::string>();
   }
 }
+
+void GemmLibrary::adopt(const std::string& text) { take(text, "products of another rank"); }
 
 void GemmLibrary::write_file() const {
   if (file_.empty()) return;

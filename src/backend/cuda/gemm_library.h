@@ -65,6 +65,10 @@ class GemmLibrary {
   // Alignments of the problem are filled in from the operands.
   void run(GemmProblem problem, const GemmOperands& operands);
 
+  // Takes choices from the text of a file of this class, for problems not met yet. FormatError for
+  // any other text.
+  void adopt(const std::string& text);
+
   // What was chosen for a problem met before, for tables: "" where it was not.
   struct Choice {
     int num_candidates = 0;  // 0: read from the file or not searched
@@ -85,7 +89,7 @@ class GemmLibrary {
                        int num_candidates, cublasLtMatmulHeuristicResult_t* candidates);
   cublasStatus_t enqueue(const Plan& plan, const GemmOperands& operands, void* c,
                          const cublasLtMatmulAlgo_t& algorithm);
-  void read_file();
+  void take(const std::string& text, const std::string& where);
   void write_file() const;
 
   // Products smaller than this are not worth a search: launch overhead rules them.
