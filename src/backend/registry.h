@@ -16,6 +16,9 @@ struct BackendOptions {
   int device_index = 0;   // kCuda
   std::string gemm_file;  // kCuda: where timed choices of product algorithms are kept; "": nowhere
   bool gemm_search = true;
+  // kCuda: a row of a product of one shape has the same bits wherever it stands and whatever stands beside it, in every
+  // run: a fixed choice of algorithms that split no sums, without file and search.
+  bool gemm_uniform_rows = false;
   DeviceKind planned = DeviceKind::kCpu;  // kPlan: the backend whose saved and scratch sizes count
 };
 

@@ -45,7 +45,9 @@ class Device {
   virtual const char* description() const = 0;  // for logs: processor or card, threads
 
   // Calls `ops`, keeping what it queues instead of doing it. `ops` only calls ops that ran before
-  // with the same shapes; it neither copies to or from the host nor waits. Null, with `ops` not
+  // with the same shapes; it neither copies to or from the host nor waits. No op in it writes what
+  // another takes as a parameter (weights, gates), and embedding_forward stands between two updates
+  // of one state by delta_step: those may be read before the ops ahead are done. Null, with `ops` not
   // called, on devices that keep nothing.
   virtual std::unique_ptr<Recording> record(const std::function<void()>& ops);
 

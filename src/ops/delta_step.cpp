@@ -6,6 +6,7 @@
 #include "ops/check_arguments.h"
 #include "ops/gated_delta_rule.h"
 #include "ops/l2_norm.h"
+#include "ops/linear.h"
 #include "ops/op_table.h"
 #include "ops/rms_norm.h"
 #include "ops/short_conv.h"
@@ -16,6 +17,7 @@ namespace {
 
 struct Sizes {
   int64_t S, H, G, K, V, W, gate_width;
+  bool is_low_rank;
 };
 
 Sizes expect_arguments(const DeltaStep& args) {
@@ -32,8 +34,21 @@ Sizes expect_arguments(const DeltaStep& args) {
                  std::to_string(G) + " heads",
              std::to_string(args.qk_SX.size(1)) + " columns");
   check.activation("v_SX", args.v_SX, {S, G * V}, Layout::kStridedRows);
-  check.activation("a_SGK", args.a_SGK, {S, G, kAnySize}, Layout::kStridedRows);
-  const int64_t gate_width = args.a_SGK.size(2);
+  const bool is_low_rank = args.a_low_SP.defined();
+  int64_t gate_width = K;
+  if (is_low_rank) {
+    check.that(!args.a_SGK.defined(), "a_SGK", "no tensor beside a_low_SP", "one");
+    check.that(!args.z_SX.defined(), "z_SX", "no tensor beside a_low_SP", "one");
+    check.activation("a_low_SP", args.a_low_SP, {S, kAnySize}, Layout::kStridedRows);
+    const int64_t P = args.a_low_SP.size(1);
+    check.activation("a_weight_XP", args.a_weight_XP, {G * K, P});
+    check.activation("z_low_SP", args.z_low_SP, {S, P}, Layout::kStridedRows);
+    check.activation("z_weight_XP", args.z_weight_XP, {G * V, P});
+    check.statistic("z_bias_X", args.z_bias_X, {G * V});
+  } else {
+    check.activation("a_SGK", args.a_SGK, {S, G, kAnySize}, Layout::kStridedRows);
+    gate_width = args.a_SGK.size(2);
+  }
   check.that(gate_width == 1 || gate_width == K, "a_SGK",
              "1 or " + std::to_string(K) + " decays per head", std::to_string(gate_width));
   check.activation("b_SG", args.b_SG, {S, G}, Layout::kStridedRows);
@@ -51,16 +66,27 @@ Sizes expect_arguments(const DeltaStep& args) {
   check.statistic("qk_history_SWX", args.qk_history_SWX, {S, W - 1, 2 * H * K});
   check.statistic("v_history_SWX", args.v_history_SWX, {S, W - 1, G * V});
   check.activation("y_SX", args.y_SX, {S, G * V});
-  return {S, H, G, K, V, W, gate_width};
+  return {S, H, G, K, V, W, gate_width, is_low_rank};
 }
 
 void compose(const Context& context, const DeltaStep& args, const Sizes& sizes) {
-  const auto& [S, H, G, K, V, W, gate_width] = sizes;
+  const auto& [S, H, G, K, V, W, gate_width, is_low_rank] = sizes;
   const Arena::ScratchScope scope(*context.arena);
   const DType activation = args.qk_SX.dtype(), statistic = args.state_SGKV.dtype();
   const auto scratch = [&context](DType dtype, const Shape& shape) {
     return context.arena->scratch(dtype, shape);
   };
+  Tensor a_SGK = args.a_SGK, z_SX = args.z_SX;
+  if (is_low_rank) {
+    const Tensor a_SX = scratch(activation, {S, G * K});
+    z_SX = scratch(activation, {S, G * V});
+    linear_forward(context, {.x_RD = args.a_low_SP, .weight_XD = args.a_weight_XP, .y_RX = a_SX});
+    linear_forward(context, {.x_RD = args.z_low_SP,
+                             .weight_XD = args.z_weight_XP,
+                             .bias_X = args.z_bias_X,
+                             .y_RX = z_SX});
+    a_SGK = a_SX.split_last(G, K);
+  }
   const Tensor qk_SX = scratch(activation, {S, 2 * H * K});
   const Tensor v_SX = scratch(activation, {S, G * V});
   const Tensor q_SHK = scratch(activation, {S, H, K});
@@ -88,7 +114,7 @@ void compose(const Context& context, const DeltaStep& args, const Sizes& sizes) 
   l2_norm_forward(context, {.x_RHK = qk_SX.columns(H * K, 2 * H * K).split_last(H, K),
                             .y_RHK = k_SHK,
                             .inv_norm_RH = inv_norm_SH});
-  delta_gate_forward(context, {.a_RGK = args.a_SGK,
+  delta_gate_forward(context, {.a_RGK = a_SGK,
                                .b_RG = args.b_SG,
                                .A_log_G = args.A_log_G,
                                .dt_bias_GK = args.dt_bias_GK,
@@ -107,9 +133,9 @@ void compose(const Context& context, const DeltaStep& args, const Sizes& sizes) 
                                      .final_state_SGKV = args.state_SGKV,
                                      .o_RGV = o_SGV,
                                      .scale = 1 / std::sqrt(static_cast<double>(K))});
-  if (args.z_SX.defined()) {
+  if (z_SX.defined()) {
     gated_rms_norm_forward(context, {.o_RGV = o_SGV,
-                                     .gate_RGV = args.z_SX.split_last(G, V),
+                                     .gate_RGV = z_SX.split_last(G, V),
                                      .weight_V = args.norm_weight_V,
                                      .y_RGV = args.y_SX.split_last(G, V),
                                      .inv_rms_RG = inv_rms_SG,

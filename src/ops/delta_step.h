@@ -4,6 +4,8 @@
 //   q, k = l2_norm(short_conv(qk))     v = short_conv(v)     g, beta = delta_gate(a, b)
 //   o = gated_delta_rule(q, k, v, g, beta)     y = gated_rms_norm(o, z), or rms_norm(o) without z
 //
+// a, and z beside it, may be given as low-rank pairs: a = linear(a_low, a_weight), z = linear(z_low, z_weight, z_bias).
+//
 // The definition is that composition of ops (delta_step.cpp runs it where a backend has nothing
 // better); what passes between the parts may be rounded or not. No backward: nothing is trained
 // token by token.
@@ -19,8 +21,13 @@ struct DeltaStep {
   Tensor qk_SX;           // in     [S, 2 H K], q then k; rows may be strided
   Tensor v_SX;            // in     [S, G V]; rows may be strided
   Tensor a_SGK;           // in     raw decay logits, last axis 1 or K; rows may be strided
+  Tensor a_low_SP;        // in     in place of a, which has width K then; rows may be strided
+  Tensor a_weight_XP;     // in     with a_low: [G K, P], activation dtype
   Tensor b_SG;            // in     raw strength logits; rows may be strided
   Tensor z_SX;            // in     optional, [S, G V]; rows may be strided
+  Tensor z_low_SP;        // in     with a_low, in place of z; rows may be strided
+  Tensor z_weight_XP;     // in     with z_low: [G V, P], activation dtype
+  Tensor z_bias_X;        // in     with z_low: f32 (f64)
   Tensor qk_conv_XW;      // in     f32 (f64)
   Tensor v_conv_XW;       // in     f32 (f64)
   Tensor A_log_G;         // in     f32 (f64)

@@ -60,4 +60,30 @@ void checksum(const Context& context, const Checksum& args) {
   call_backend(op, context.table->elementwise.checksum, context, args);
 }
 
+void copy_rows(const Context& context, const CopyRows& args) {
+  constexpr std::string_view op = "copy_rows";
+  expect_contiguous(op, "x_X", args.x_X);
+  expect_contiguous(op, "y_X", args.y_X);
+  expect_dtype(op, "y_X", args.y_X, args.x_X.dtype());
+  bool has_rows_alike = args.x_X.rank() == args.y_X.rank() && args.x_X.rank() > 0;
+  for (int axis = 1; has_rows_alike && axis < args.x_X.rank(); ++axis)
+    has_rows_alike = args.x_X.size(axis) == args.y_X.size(axis);
+  if (!has_rows_alike)
+    throw ShapeError(
+        error_text(op, "y_X", "rows as those of " + describe(args.x_X), describe(args.y_X)));
+  for (const auto& [name, tensor] :
+       {std::pair{"from_R", &args.from_R}, std::pair{"to_R", &args.to_R}}) {
+    expect_shape(op, name, *tensor,
+                 {name == std::string_view("from_R") ? kAnySize : args.from_R.size(0)});
+    expect_dtype(op, name, *tensor, DType::kI32);
+  }
+  if (args.counts_R.defined()) {
+    expect_shape(op, "counts_R", args.counts_R, {args.from_R.size(0)});
+    expect_dtype(op, "counts_R", args.counts_R, DType::kI32);
+    if (args.x_X.rank() < 2)
+      throw ShapeError(error_text(op, "x_X", "an axis to count along", describe(args.x_X)));
+  }
+  call_backend(op, context.table->elementwise.copy_rows, context, args);
+}
+
 }  // namespace deltatrain::ops

@@ -3,6 +3,7 @@
 //   add          y = a + b
 //   convert      y = x in another dtype (bf16 rounds to nearest even)
 //   sum_to       out += sum_r x_r (per-row losses to one number, in f64, in a fixed order)
+//   copy_rows    y[to_r] = x[from_r], zeros where from_r is -1: states of sequences between slots
 //   row_argmax   index_r = the column of the largest x_rn, the first of equals; -1 where a row
 //   holds NaN or
 //                its largest element is infinite
@@ -33,6 +34,15 @@ struct SumTo {
   double* result;  // inout  device memory, accumulates
 };
 
+// Rows of any dtype, moved as they are.
+struct CopyRows {
+  Tensor x_X;       // in   contiguous, [rows, ...]
+  Tensor from_R;    // in   i32 in [-1, rows of x)
+  Tensor y_X;       // out  contiguous, dtype and row shape of x; other rows than to_R keep theirs
+  Tensor to_R;      // in   i32 in [0, rows of y), each once
+  Tensor counts_R;  // in   optional, i32: of row r only [0, counts_r) of axis 1 is moved
+};
+
 struct RowArgmax {
   Tensor x_RN;     // in   rows may be strided
   Tensor index_R;  // out  i32
@@ -56,6 +66,8 @@ constexpr uint64_t checksum_term(uint64_t index, uint32_t word) {
 void add(const Context& context, const Add& args);
 void convert(const Context& context, const Convert& args);
 void sum_to(const Context& context, const SumTo& args);
+// x and y do not overlap; indices are not looked at.
+void copy_rows(const Context& context, const CopyRows& args);
 void row_argmax(const Context& context, const RowArgmax& args);
 void checksum(const Context& context, const Checksum& args);
 
@@ -65,6 +77,7 @@ struct ElementwiseKernels {
   void (*sum_to)(const Context&, const SumTo&) = nullptr;
   void (*row_argmax)(const Context&, const RowArgmax&) = nullptr;
   void (*checksum)(const Context&, const Checksum&) = nullptr;
+  void (*copy_rows)(const Context&, const CopyRows&) = nullptr;
 };
 
 }  // namespace deltatrain::ops

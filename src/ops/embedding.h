@@ -1,6 +1,6 @@
 // Token embedding.
 //
-//   forward    y_r = W[id_r]
+//   forward    y_r = W[id_r], zeros for id -1
 //   backward   dW[n] += sum over rows r with id_r = n of dy_r, in ascending r (a fixed order)
 //
 // Source: definition. Derivation: docs/maths/embedding.md.
@@ -11,7 +11,7 @@
 namespace deltatrain::ops {
 
 struct EmbeddingForward {
-  Tensor ids_R;      // in   i32, each in [0, N): checked by the loader, not here
+  Tensor ids_R;      // in   i32, each in [-1, N): checked by the loader, not here
   Tensor weight_ND;  // in   activation dtype
   Tensor y_RD;       // out  activation dtype
 };

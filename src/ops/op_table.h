@@ -16,11 +16,13 @@
 #include "ops/l2_norm.h"
 #include "ops/linear.h"
 #include "ops/mla_key.h"
+#include "ops/norm_linear.h"
 #include "ops/rms_norm.h"
 #include "ops/rotary.h"
 #include "ops/short_conv.h"
 #include "ops/short_conv_norm.h"
 #include "ops/swiglu.h"
+#include "ops/token_scores.h"
 
 namespace deltatrain::ops {
 
@@ -40,6 +42,7 @@ struct OpTable {
   LinearKernels linear;
   EmbeddingKernels embedding;
   RmsNormKernels rms_norm;
+  NormLinearKernels norm_linear;  // may stay empty
   GatedRmsNormKernels gated_rms_norm;
   ShortConvKernels short_conv;
   ShortConvNormKernels short_conv_norm;  // may stay empty
@@ -52,6 +55,7 @@ struct OpTable {
   MlaKeyKernels mla_key;
   SwigluKernels swiglu;
   CrossEntropyKernels cross_entropy;
+  TokenScoresKernels token_scores;
   AdamWKernels adamw;
   ElementwiseKernels elementwise;
 };

@@ -29,7 +29,8 @@ struct OpCase {
 };
 
 void add_dense_cases(
-    std::vector<OpCase>& cases);  // linear embedding rms_norm gated_rms_norm swiglu cross_entropy
+    std::vector<OpCase>&
+        cases);  // linear embedding rms_norm gated_rms_norm swiglu cross_entropy token_scores norm_linear
 // short_conv short_conv_norm l2_norm delta_gate delta_step
 void add_mixer_cases(std::vector<OpCase>& cases);
 void add_delta_rule_cases(std::vector<OpCase>& cases);  // gated_delta_rule

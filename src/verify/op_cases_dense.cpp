@@ -1,12 +1,15 @@
-// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu and cross_entropy.
+// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu, cross_entropy, token_scores and norm_linear.
 #include <cmath>
+#include <limits>
 
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/gated_rms_norm.h"
 #include "ops/linear.h"
+#include "ops/norm_linear.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
+#include "ops/token_scores.h"
 #include "verify/op_case_list.h"
 
 namespace deltatrain::verify {
@@ -102,6 +105,9 @@ void add_linear(std::vector<OpCase>& cases) {
   add(CaseSet::kFull, 1000, 256, 320, P::kContiguous, GradMode::kOverwrite, true, false);
   add(CaseSet::kFull, 1000, 256, 320, P::kStridedRows, GradMode::kAccumulate, true, true);
   add(CaseSet::kFull, 1, 1, 1, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kFull, 1, 4096, 1024, P::kContiguous, GradMode::kOverwrite, false, false);
+  add(CaseSet::kFull, 16, 4096, 1024, P::kStridedRows, GradMode::kAccumulate, true, false);
+  add(CaseSet::kFull, 9, 512, 9001, P::kContiguous, GradMode::kOverwrite, true, true);
   add(CaseSet::kFull, 257, 1, 65, P::kOddRows, GradMode::kAccumulate, false, false);
 }
 
@@ -362,6 +368,139 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
   add(CaseSet::kFull, 1000, 257, ", some ignored", 1, 1e-6, 7, true, G::kWrite);
 }
 
+// --- token_scores
+
+// Several tokens of some rows and none of others; the largest logit twice in every third row, a row with NaN and one
+// with infinity.
+void token_scores_case(const CaseRun& run, int64_t R, int64_t N, double deviation,
+                       ops::TokenScores::Rounding rounding) {
+  OpTrial trial = run.trial("token_scores");
+  const RandomStream stream(7, "token scores");
+  std::vector<double> logits(static_cast<size_t>(R * N));
+  for (size_t i = 0; i < logits.size(); ++i) logits[i] = deviation * stream.normal(i);
+  std::vector<int32_t> rows, ids;
+  for (int64_t r = R; r-- > 0;) {
+    double* const row = logits.data() + r * N;
+    const int64_t top = r % N;
+    row[top] = 9 * deviation;
+    if (r % 3 == 1) row[N - 1] = row[top];
+    if (r % 7 == 3) row[N / 2] = std::numeric_limits<double>::quiet_NaN();
+    if (r % 7 == 4) row[N / 2] = std::numeric_limits<double>::infinity();
+    if (r % 5 == 4) continue;
+    for (const int64_t id : {top, N - 1, (r * 31 + 5) % N}) {
+      rows.push_back(static_cast<int32_t>(r));
+      ids.push_back(static_cast<int32_t>(id));
+    }
+  }
+  const Argument& logits_RN = trial.activation("logits_RN", {R, N}, logits);
+  const Argument& rows_T = trial.integers("rows_T", rows);
+  const Argument& ids_T = trial.integers("ids_T", ids);
+  const auto T = static_cast<int64_t>(rows.size());
+  const bool rounds = rounding == ops::TokenScores::Rounding::kBf16;
+  const Argument& log_probability = trial.statistic_output(
+      "log_probability_T", {T}, rounds ? Quantity::kRounded : Quantity::kStatistic);
+  const Argument& is_greedy = trial.argument("is_greedy_T", Role::kOut, DType::kI32, {T},
+                                             Quantity::kExact, std::vector<double>(rows.size()));
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::token_scores(context, {pick(logits_RN), pick(rows_T), pick(ids_T), pick(log_probability),
+                                pick(is_greedy), rounding});
+  });
+}
+
+void add_token_scores(std::vector<OpCase>& cases) {
+  using Rounding = ops::TokenScores::Rounding;
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, double deviation,
+                            Rounding rounding) {
+    cases.push_back(
+        {"token_scores",
+         sizes({{"R", R}, {"N", N}}) + (deviation > 5 ? ", large logits" : "") +
+             (rounding == Rounding::kBf16 ? ", rounded" : ""),
+         set, [=](const CaseRun& run) { token_scores_case(run, R, N, deviation, rounding); }});
+  };
+  for (const Rounding rounding : {Rounding::kNone, Rounding::kBf16}) {
+    add(CaseSet::kSmall, 17, 1000, 1, rounding);
+    add(CaseSet::kSmall, 9, 333, 10, rounding);
+    add(CaseSet::kSmall, 1, 2, 1, rounding);
+    add(CaseSet::kFull, 40, 128256, 2, rounding);
+  }
+}
+
+// --- norm_linear
+
+struct StepProductCase {
+  int64_t R, D, X;
+  bool residual;
+  ops::NormLinear::Activation activation = ops::NormLinear::Activation::kNone;
+  bool index = false;
+  Placement placement = Placement::kContiguous;
+};
+
+void norm_linear_case(const CaseRun& run, const StepProductCase& c) {
+  OpTrial trial = run.trial("norm_linear");
+  const bool is_swiglu = c.activation == ops::NormLinear::Activation::kSwiglu;
+  const Argument& x = trial.activation("x_RD", {c.R, c.D}, normal(), c.placement);
+  const Argument* residual =
+      c.residual ? &trial.activation("residual_RD", {c.R, c.D}, normal(2)) : nullptr;
+  const Argument& norm_weight = trial.statistic("norm_weight_D", {c.D}, uniform(0.5, 1.5));
+  const Argument* sum =
+      c.residual ? &trial.activation_output("sum_RD", {c.R, c.D}, Quantity::kElementwise) : nullptr;
+  const double deviation = 1 / std::sqrt(static_cast<double>(c.D));
+  std::vector<double> weights(static_cast<size_t>(c.X * c.D));
+  const RandomStream stream(11, "weight_XD");
+  for (size_t i = 0; i < weights.size(); ++i) weights[i] = deviation * stream.normal(i);
+  if (c.index) {
+    // One output of each row far above the others, so that rounding on the way does not choose another.
+    const std::vector<double> rows = trial.values(x);
+    for (int64_t r = 0; r < c.R; ++r) {
+      const int64_t top = (r * 37 + 11) % c.X;
+      for (int64_t d = 0; d < c.D; ++d)
+        weights[static_cast<size_t>(top * c.D + d)] = rows[static_cast<size_t>(r * c.D + d)] / 4;
+    }
+  }
+  const Argument& weight = trial.activation("weight_XD", {c.X, c.D}, weights);
+  const Argument& y =
+      trial.activation_output("y_RX", {c.R, is_swiglu ? c.X / 2 : c.X}, Quantity::kComposed);
+  const Argument* index =
+      c.index ? &trial.argument("index_R", Role::kOut, DType::kI32, {c.R}, Quantity::kExact,
+                                std::vector<double>(static_cast<size_t>(c.R)))
+              : nullptr;
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::norm_linear(context, {.x_RD = pick(x),
+                               .residual_RD = pick(residual),
+                               .norm_weight_D = pick(norm_weight),
+                               .sum_RD = pick(sum),
+                               .weight_XD = pick(weight),
+                               .y_RX = pick(y),
+                               .index_R = pick(index),
+                               .eps = 1e-6,
+                               .activation = c.activation});
+  });
+}
+
+void add_norm_linear(std::vector<OpCase>& cases) {
+  using A = ops::NormLinear::Activation;
+  using P = Placement;
+  const auto add = [&cases](CaseSet set, const StepProductCase& c) {
+    cases.push_back({"norm_linear",
+                     sizes({{"R", c.R}, {"D", c.D}, {"X", c.X}}) +
+                         (c.residual ? ", residual" : "") +
+                         (c.activation == A::kSwiglu ? ", swiglu" : "") +
+                         (c.index ? ", largest" : "") + placement_text(c.placement),
+                     set, [c](const CaseRun& run) { norm_linear_case(run, c); }});
+  };
+  add(CaseSet::kSmall, {1, 64, 96, false});
+  add(CaseSet::kSmall, {3, 128, 200, true, A::kNone, false, P::kStridedRows});
+  add(CaseSet::kSmall, {9, 64, 96, true, A::kSwiglu});
+  add(CaseSet::kSmall, {5, 33, 18, true, A::kSwiglu, false, P::kOddRows});
+  add(CaseSet::kSmall, {2, 64, 300, true, A::kNone, true});
+  add(CaseSet::kSmall, {40, 64, 96, true, A::kNone, true});
+  add(CaseSet::kFull, {1, 1024, 8192, true, A::kSwiglu});
+  add(CaseSet::kFull, {16, 1024, 8192, true, A::kSwiglu});
+  add(CaseSet::kFull, {1, 1024, 50304, true, A::kNone, true});
+  add(CaseSet::kFull, {8, 2048, 1544, true});
+  add(CaseSet::kFull, {13, 2048, 9000, true, A::kNone, true});
+}
+
 }  // namespace
 
 void add_dense_cases(std::vector<OpCase>& cases) {
@@ -371,6 +510,8 @@ void add_dense_cases(std::vector<OpCase>& cases) {
   add_gated_rms_norm(cases);
   add_swiglu(cases);
   add_cross_entropy(cases);
+  add_token_scores(cases);
+  add_norm_linear(cases);
 }
 
 }  // namespace deltatrain::verify

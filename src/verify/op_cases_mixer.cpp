@@ -312,6 +312,7 @@ struct StepCase {
   bool has_gate;
   ops::DecayForm form = ops::DecayForm::kSoftplus;
   Placement placement = Placement::kContiguous;
+  bool is_low_rank = false;  // a and z as pairs of rank V
 };
 
 void delta_step_case(const CaseRun& run, const StepCase& c) {
@@ -320,10 +321,24 @@ void delta_step_case(const CaseRun& run, const StepCase& c) {
   const int64_t gate_width = c.per_channel ? c.K : 1;
   const Argument& qk = trial.activation("qk_SX", {c.S, qk_width}, normal(), c.placement);
   const Argument& v = trial.activation("v_SX", {c.S, v_width}, normal(), c.placement);
-  const Argument& a = trial.activation("a_SGK", {c.S, c.G, gate_width}, normal(), c.placement);
+  const auto if_low_rank = [&](const char* name, int64_t rows, double deviation) {
+    return c.is_low_rank ? &trial.activation(name, {rows, c.V}, normal(deviation),
+                                             rows == c.S ? c.placement : Placement::kContiguous)
+                         : nullptr;
+  };
+  const double deviation = 1 / std::sqrt(static_cast<double>(c.V));
+  const Argument* a_low = if_low_rank("a_low_SP", c.S, 1);
+  const Argument* a_weight = if_low_rank("a_weight_XP", c.G * c.K, deviation);
+  const Argument* z_low = if_low_rank("z_low_SP", c.S, 1);
+  const Argument* z_weight = if_low_rank("z_weight_XP", v_width, deviation);
+  const Argument* z_bias = c.is_low_rank ? &trial.statistic("z_bias_X", {v_width}) : nullptr;
+  const Argument* a =
+      c.is_low_rank ? nullptr
+                    : &trial.activation("a_SGK", {c.S, c.G, gate_width}, normal(), c.placement);
   const Argument& b = trial.activation("b_SG", {c.S, c.G}, normal(), c.placement);
-  const Argument* z =
-      c.has_gate ? &trial.activation("z_SX", {c.S, v_width}, normal(), c.placement) : nullptr;
+  const Argument* z = c.has_gate && !c.is_low_rank
+                          ? &trial.activation("z_SX", {c.S, v_width}, normal(), c.placement)
+                          : nullptr;
   const Argument& qk_conv = trial.statistic("qk_conv_XW", {qk_width, c.W}, normal(0.5));
   const Argument& v_conv = trial.statistic("v_conv_XW", {v_width, c.W}, normal(0.5));
   const Argument& A_log = trial.statistic("A_log_G", {c.G}, uniform(0, 2.77));
@@ -343,8 +358,13 @@ void delta_step_case(const CaseRun& run, const StepCase& c) {
     ops::delta_step(context, {.qk_SX = pick(qk),
                               .v_SX = pick(v),
                               .a_SGK = pick(a),
+                              .a_low_SP = pick(a_low),
+                              .a_weight_XP = pick(a_weight),
                               .b_SG = pick(b),
                               .z_SX = pick(z),
+                              .z_low_SP = pick(z_low),
+                              .z_weight_XP = pick(z_weight),
+                              .z_bias_X = pick(z_bias),
                               .qk_conv_XW = pick(qk_conv),
                               .v_conv_XW = pick(v_conv),
                               .A_log_G = pick(A_log),
@@ -367,7 +387,8 @@ void add_delta_step(std::vector<OpCase>& cases) {
   const auto add = [&cases](CaseSet set, const StepCase& c, const std::string& what) {
     const std::string name = "S=" + std::to_string(c.S) + " H=" + std::to_string(c.H) +
                              " G=" + std::to_string(c.G) + " K=" + std::to_string(c.K) +
-                             " V=" + std::to_string(c.V) + " W=" + std::to_string(c.W) + what;
+                             " V=" + std::to_string(c.V) + " W=" + std::to_string(c.W) + what +
+                             (c.is_low_rank ? ", low rank" : "");
     cases.push_back(
         {"delta_step", name, set, [c](const CaseRun& run) { delta_step_case(run, c); }});
   };
@@ -381,6 +402,16 @@ void add_delta_step(std::vector<OpCase>& cases) {
   add(kSmall, {2, 1, 3, 16, 16, 8, true, true, ops::DecayForm::kSoftplus, Placement::kStridedRows},
       ", strided rows");
   add(CaseSet::kFull, {256, 4, 8, 64, 64, 4, false, true}, ", a decay per head");
+  const auto add_low_rank = [&](CaseSet set, StepCase c) {
+    c.is_low_rank = true;
+    add(set, c, ", a decay per channel");
+  };
+  add_low_rank(kSmall, {3, 2, 2, 32, 64, 4, true, true});
+  add_low_rank(kSmall,
+               {2, 1, 3, 16, 32, 4, true, true, ops::DecayForm::kBounded, Placement::kStridedRows});
+  add_low_rank(kSmall,
+               {1, 1, 1, 128, 128, 4, true, true, ops::DecayForm::kSoftplus, Placement::kOddRows});
+  add_low_rank(CaseSet::kFull, {256, 8, 8, 32, 64, 4, true, true});
 }
 
 }  // namespace

@@ -249,6 +249,33 @@ void row_argmax_case(const CaseRun& run, int64_t R, int64_t N, Placement placeme
   });
 }
 
+// Rows 0, 2, 4, ... of x in reverse order, and zeros, to odd rows of y; the others keep what they have.
+void copy_rows_case(const CaseRun& run, DType dtype, const Shape& shape, bool counts) {
+  OpTrial trial = run.trial("copy_rows");
+  const auto elements = static_cast<size_t>(shape.num_elements());
+  const RandomStream stream(hash_text(run.name), "rows");
+  std::vector<double> x_values(elements), y_values(elements);
+  for (size_t i = 0; i < elements; ++i) {
+    x_values[i] = stream.normal(i);
+    y_values[i] = stream.normal(elements + i);
+  }
+  std::vector<int32_t> from, to, limits;
+  const auto R = static_cast<int32_t>(shape[0]);
+  for (int32_t r = 0; 2 * r + 1 < R; ++r) {
+    from.push_back(r % 3 == 2 ? -1 : R - 1 - 2 * r);
+    to.push_back(2 * r + 1);
+    limits.push_back(r % (static_cast<int32_t>(shape[1]) + 1));
+  }
+  const Argument& x = trial.literal("x_X", Role::kIn, dtype, shape, Quantity::kExact, x_values);
+  const Argument& from_R = trial.integers("from_R", from);
+  const Argument& y = trial.literal("y_X", Role::kInOut, dtype, shape, Quantity::kExact, y_values);
+  const Argument& to_R = trial.integers("to_R", to);
+  const Argument* counts_R = counts ? &trial.integers("counts_R", limits) : nullptr;
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::copy_rows(context, {pick(x), pick(from_R), pick(y), pick(to_R), pick(counts_R)});
+  });
+}
+
 }  // namespace
 
 void add_update_cases(std::vector<OpCase>& cases) {
@@ -283,6 +310,16 @@ void add_update_cases(std::vector<OpCase>& cases) {
                      X < 10000 ? CaseSet::kSmall : CaseSet::kFull,
                      [=](const CaseRun& run) { checksum_case(run, X); }});
   }
+  const auto add_copy = [&cases](CaseSet set, DType dtype, const Shape& shape, bool counts) {
+    cases.push_back({"elementwise",
+                     "copy_rows " + std::string(dtype_name(dtype)) + " " + to_string(shape) +
+                         (counts ? ", up to counts" : ""),
+                     set, [=](const CaseRun& run) { copy_rows_case(run, dtype, shape, counts); }});
+  };
+  add_copy(CaseSet::kSmall, DType::kF32, {9, 4, 8}, false);
+  add_copy(CaseSet::kSmall, DType::kBF16, {9, 5, 7}, true);
+  add_copy(CaseSet::kSmall, DType::kF32, {8, 3, 2}, true);
+  add_copy(CaseSet::kFull, DType::kBF16, {64, 64, 1024}, false);
   cases.push_back({"elementwise", "row_argmax R=9 N=97", CaseSet::kSmall,
                    [](const CaseRun& run) { row_argmax_case(run, 9, 97, Placement::kOddRows); }});
   cases.push_back(

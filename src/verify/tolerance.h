@@ -19,6 +19,7 @@ enum class Quantity : uint8_t {
   kStatistic,       // f32 beside the activations: inverse norms, gates, losses, log-sum-exp
   kNorm,            // outputs and input gradients of norms, convolution, gates and softmax
   kProduct,         // outputs and input gradients of matrix products
+  kComposed,        // several ops in one that round in between
   kWeightGradient,  // f32 sums over rows
   kAttention,       // softmax attention and its gradients
   kDeltaOutput,     // o and the state of the delta rule

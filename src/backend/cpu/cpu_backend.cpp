@@ -41,6 +41,7 @@ ops::OpTable make_table() {
   table.mla_key = {.forward = cpu::mla_key_forward, .backward = cpu::mla_key_backward};
   table.swiglu = {.forward = cpu::swiglu_forward, .backward = cpu::swiglu_backward};
   table.cross_entropy = {.apply = cpu::cross_entropy};
+  table.token_scores = {.apply = cpu::token_scores};
   table.adamw = {.sum_of_squares = cpu::sum_of_squares,
                  .finish_gradient_norm = cpu::finish_gradient_norm,
                  .adamw = cpu::adamw};
@@ -48,7 +49,8 @@ ops::OpTable make_table() {
                        .convert = cpu::convert,
                        .sum_to = cpu::sum_to,
                        .row_argmax = cpu::row_argmax,
-                       .checksum = cpu::checksum};
+                       .checksum = cpu::checksum,
+                       .copy_rows = cpu::copy_rows};
   return table;
 }
 

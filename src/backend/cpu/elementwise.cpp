@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstring>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/parallel.h"
@@ -131,6 +132,27 @@ void row_argmax(const Context&, const ops::RowArgmax& args) {
       const float* best = std::max_element(row, row + N);
       const bool has_nan = std::any_of(row, row + N, [](float value) { return std::isnan(value); });
       index[r] = has_nan || std::isinf(*best) ? -1 : static_cast<int32_t>(best - row);
+    }
+  });
+}
+
+void copy_rows(const Context&, const ops::CopyRows& args) {
+  const int64_t row_bytes = args.x_X.rows(0, 1).num_bytes();
+  const int64_t item_bytes = args.counts_R.defined() ? row_bytes / args.x_X.size(1) : 0;
+  const char* x = static_cast<const char*>(args.x_X.raw());
+  char* y = static_cast<char*>(args.y_X.raw());
+  const int32_t* from = args.from_R.data<int32_t>();
+  const int32_t* to = args.to_R.data<int32_t>();
+  const int32_t* counts = args.counts_R.data<int32_t>();
+  parallel_rows(args.from_R.size(0), row_bytes, [=](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const auto bytes =
+          static_cast<size_t>(counts == nullptr ? row_bytes : counts[r] * item_bytes);
+      if (from[r] < 0) {
+        std::memset(y + to[r] * row_bytes, 0, bytes);
+      } else {
+        std::memcpy(y + to[r] * row_bytes, x + from[r] * row_bytes, bytes);
+      }
     }
   });
 }

@@ -14,8 +14,12 @@ void embedding_forward(const Context&, const ops::EmbeddingForward& args) {
   const int64_t y_stride = args.y_RD.stride(0);
   parallel_rows(args.y_RD.size(0), D, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      std::memcpy(y + r * y_stride, weight + ids[r] * weight_stride,
-                  static_cast<size_t>(D) * sizeof(float));
+      const size_t bytes = static_cast<size_t>(D) * sizeof(float);
+      if (ids[r] < 0) {
+        std::memset(y + r * y_stride, 0, bytes);
+      } else {
+        std::memcpy(y + r * y_stride, weight + ids[r] * weight_stride, bytes);
+      }
     }
   });
 }

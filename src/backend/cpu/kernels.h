@@ -42,5 +42,7 @@ void convert(const Context& context, const ops::Convert& args);
 void sum_to(const Context& context, const ops::SumTo& args);
 void row_argmax(const Context& context, const ops::RowArgmax& args);
 void checksum(const Context& context, const ops::Checksum& args);
+void copy_rows(const Context& context, const ops::CopyRows& args);
+void token_scores(const Context& context, const ops::TokenScores& args);
 
 }  // namespace deltatrain::backend::cpu

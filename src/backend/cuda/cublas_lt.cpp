@@ -51,6 +51,7 @@ CublasLt load() {
   find(library, "cublasLtMatmulPreferenceSetAttribute", lt.preference_set_attribute);
   find(library, "cublasLtMatmulAlgoGetHeuristic", lt.algo_get_heuristic);
   find(library, "cublasLtMatmulAlgoCheck", lt.algo_check);
+  find(library, "cublasLtMatmulAlgoConfigGetAttribute", lt.algo_config_get_attribute);
   find(library, "cublasLtMatmul", lt.matmul);
   return lt;
 }

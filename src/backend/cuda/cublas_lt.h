@@ -21,6 +21,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set_attribute;
   decltype(&cublasLtMatmulAlgoGetHeuristic) algo_get_heuristic;
   decltype(&cublasLtMatmulAlgoCheck) algo_check;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_config_get_attribute;
   decltype(&cublasLtMatmul) matmul;
 };
 

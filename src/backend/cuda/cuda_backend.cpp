@@ -16,6 +16,7 @@ ops::OpTable make_table() {
   table.linear = {cuda::linear_forward, cuda::linear_backward};
   table.embedding = {cuda::embedding_forward, cuda::embedding_backward};
   table.rms_norm = {cuda::rms_norm_forward, cuda::rms_norm_backward};
+  table.norm_linear = {cuda::norm_linear};
   table.gated_rms_norm = {cuda::gated_rms_norm_forward, cuda::gated_rms_norm_backward};
   table.short_conv = {cuda::short_conv_forward, cuda::short_conv_backward};
   table.short_conv_norm = {cuda::short_conv_norm_forward, cuda::short_conv_norm_backward};
@@ -29,8 +30,10 @@ ops::OpTable make_table() {
   table.mla_key = {cuda::mla_key_forward, cuda::mla_key_backward};
   table.swiglu = {cuda::swiglu_forward, cuda::swiglu_backward};
   table.cross_entropy = {cuda::cross_entropy};
+  table.token_scores = {cuda::token_scores};
   table.adamw = {cuda::sum_of_squares, cuda::finish_gradient_norm, cuda::adamw};
-  table.elementwise = {cuda::add, cuda::convert, cuda::sum_to, cuda::row_argmax, cuda::checksum};
+  table.elementwise = {cuda::add,        cuda::convert,  cuda::sum_to,
+                       cuda::row_argmax, cuda::checksum, cuda::copy_rows};
   return table;
 }
 
@@ -50,13 +53,15 @@ ops::OpTable make_planning_table() {
   table.rotary.apply = cuda::rotary;
   table.causal_attention.backward = cuda::causal_attention_backward;
   table.adamw.sum_of_squares = cuda::sum_of_squares;
+  table.token_scores = {cuda::token_scores};
   return table;
 }
 
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const BackendOptions& options)
-      : device_({options.device_index, options.gemm_file, options.gemm_search}),
+      : device_({options.device_index, options.gemm_file, options.gemm_search,
+                 options.gemm_uniform_rows}),
         table_(make_table()) {}
   Device& device() override { return device_; }
   const ops::OpTable& table() const override { return table_; }

@@ -126,7 +126,7 @@ CudaDevice::CudaDevice(const DeviceOptions& options)
                  version_text(driver);
   gemm_ = std::make_unique<GemmLibrary>(
       stream_, std::string(properties.name) + " " + std::to_string(properties.multiProcessorCount),
-      options.gemm_file, options.gemm_search);
+      options.gemm_file, options.gemm_search, options.gemm_uniform_rows);
 }
 
 CudaDevice::~CudaDevice() {
@@ -242,6 +242,11 @@ std::unique_ptr<Recording> CudaDevice::record(const std::function<void()>& ops) 
   check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
         "cudaStreamBeginCapture");
   Capture capture{.stream = stream_};
+  struct RecordingFlag {
+    bool& flag;
+    ~RecordingFlag() { flag = false; }
+  };
+  const RecordingFlag flag{is_recording_ = true};
   ops();
   check(capture.end(), "cudaStreamEndCapture");
   return std::make_unique<GraphRecording>(*this, capture.graph);

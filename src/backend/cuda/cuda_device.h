@@ -30,6 +30,7 @@ struct DeviceOptions {
   int device_index = 0;
   std::string gemm_file;
   bool gemm_search = true;
+  bool gemm_uniform_rows = false;
 };
 
 class CudaDevice final : public Device {
@@ -59,6 +60,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream() const { return stream_; }
   std::string bus_id() const;  // "0000:1B:00.0", of the card in its host
   int compute_capability() const { return compute_capability_; }  // 90 for 9.0
+  bool is_recording() const { return is_recording_; }
   int num_multiprocessors() const { return num_multiprocessors_; }
   GemmLibrary& gemm() { return *gemm_; }
 
@@ -87,6 +89,7 @@ class CudaDevice final : public Device {
   int compute_capability_ = 0;
   int num_multiprocessors_ = 0;
   std::string description_;
+  bool is_recording_ = false;
   const char* last_kernel_ = "none";
   std::vector<cudaEvent_t> marks_;  // made as needed, used again
   size_t num_marks_ = 0;

@@ -3,6 +3,7 @@
 
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/lanes.cuh"
+#include "backend/cuda/largest.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/pack.cuh"
 
@@ -96,26 +97,11 @@ __global__ void __launch_bounds__(kSumThreads)
   if (threadIdx.x == 0) *result += sum;
 }
 
-// A candidate for a row's largest element. NaN counts as larger than everything, so that it wins
-// and is seen.
-struct Largest {
-  float value;
-  int index;
-};
-
-__device__ __forceinline__ Largest larger(const Largest& a, const Largest& b) {
-  const bool a_nan = isnan(a.value);
-  if (a_nan || isnan(b.value)) return a_nan ? a : b;
-  if (a.value != b.value) return a.value > b.value ? a : b;
-  return a.index < b.index ? a : b;
-}
-
 // Grid: one block per row, which reads the row once.
 template <class T, int kVector>
 __global__ void __launch_bounds__(kSumThreads)
     row_argmax_kernel(const T* x, int64_t x_stride, int N, int32_t* index) {
-  __shared__ float s_value[kSumThreads / kWarpSize];
-  __shared__ int s_index[kSumThreads / kWarpSize];
+  __shared__ Largest s_best[kSumThreads / kWarpSize];
   const T* row = x + static_cast<int64_t>(blockIdx.x) * x_stride;
   Largest best = {-INFINITY, 0};
 #pragma unroll 4
@@ -125,24 +111,22 @@ __global__ void __launch_bounds__(kSumThreads)
 #pragma unroll
     for (int e = 0; e < kVector; ++e) best = larger(best, {values[e], n + e});
   }
-  const auto over_lanes = [&best] {
-#pragma unroll
-    for (int distance = kWarpSize / 2; distance > 0; distance /= 2) {
-      best = larger(best, {__shfl_xor_sync(kAllLanes, best.value, distance, kWarpSize),
-                           __shfl_xor_sync(kAllLanes, best.index, distance, kWarpSize)});
-    }
-  };
-  over_lanes();
-  if (lane_id() == 0) {
-    s_value[warp_id()] = best.value;
-    s_index[warp_id()] = best.index;
-  }
-  __syncthreads();
-  if (warp_id() > 0) return;
-  const int warp = lane_id() % (kSumThreads / kWarpSize);
-  best = {s_value[warp], s_index[warp]};
-  over_lanes();
-  if (lane_id() == 0) index[blockIdx.x] = isfinite(best.value) ? best.index : -1;
+  best = largest_over_block<kSumThreads>(best, s_best);
+  if (threadIdx.x == 0) index[blockIdx.x] = index_or_none(best);
+}
+
+// Grid: parts of rows, the parts of a row first. Bytes: what is moved, in and out.
+template <class Word>
+__global__ void __launch_bounds__(kBlock)
+    copy_rows_kernel(const Word* x, const int32_t* from, Word* y, const int32_t* to,
+                     const int32_t* counts, int64_t row_words, int64_t item_words, int64_t parts) {
+  const int64_t r = blockIdx.x / parts;
+  const int64_t part = blockIdx.x - r * parts;
+  const int64_t words = counts == nullptr ? row_words : counts[r] * item_words;
+  const int64_t source = from[r];
+  Word* const target = y + to[r] * row_words;
+  for (int64_t i = part * kBlock + threadIdx.x; i < words; i += parts * kBlock)
+    target[i] = source < 0 ? Word{} : x[source * row_words + i];
 }
 
 // Grid: kChecksumBlocks blocks that walk over the words. Sums of integers: no order matters. Bytes:
@@ -239,6 +223,33 @@ void row_argmax(const Context& context, const ops::RowArgmax& args) {
            kSumThreads, 0, pointer<const T>(args.x_RN), args.x_RN.stride(0), N,
            pointer<int32_t>(args.index_R));
   });
+}
+
+void copy_rows(const Context& context, const ops::CopyRows& args) {
+  CudaDevice& device = cuda_device(context);
+  const int64_t R = args.from_R.size(0);
+  if (R == 0) return;
+  const int64_t row_bytes = args.x_X.rows(0, 1).num_bytes();
+  const int64_t item_bytes = args.counts_R.defined() ? row_bytes / args.x_X.size(1) : row_bytes;
+  if (row_bytes == 0) return;
+  // Enough blocks for a few rows to be moved at the device's rate, each moving a few KiB at least.
+  constexpr int64_t kPartBytes = 16384;
+  constexpr int64_t kMaxParts = 64;
+  const int64_t parts = std::min(kMaxParts, divide_up(row_bytes, kPartBytes));
+  const auto run = [&](auto word) {
+    using Word = decltype(word);
+    constexpr auto kBytes = static_cast<int64_t>(sizeof(Word));
+    launch(device, "copy_rows_kernel", copy_rows_kernel<Word>, R * parts, kBlock, 0,
+           pointer<const Word>(args.x_X), pointer<const int32_t>(args.from_R),
+           pointer<Word>(args.y_X), pointer<const int32_t>(args.to_R),
+           pointer<const int32_t>(args.counts_R), row_bytes / kBytes, item_bytes / kBytes, parts);
+  };
+  const uint64_t places = reinterpret_cast<uintptr_t>(args.x_X.raw()) |
+                          reinterpret_cast<uintptr_t>(args.y_X.raw()) |
+                          static_cast<uint64_t>(item_bytes);
+  if (places % 16 == 0) return run(uint4{});
+  if (places % 4 == 0) return run(uint32_t{});
+  run(static_cast<unsigned char>(0));
 }
 
 }  // namespace deltatrain::backend::cuda

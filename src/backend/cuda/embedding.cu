@@ -20,10 +20,14 @@ __global__ void __launch_bounds__(kBlock)
     embedding_forward_kernel(const int32_t* ids, const T* __restrict__ weight, T* __restrict__ y,
                              int64_t D) {
   const int64_t row = blockIdx.x;
-  const T* from = weight + static_cast<int64_t>(ids[row]) * D;
+  const int32_t id = ids[row];
+  const T* from = weight + static_cast<int64_t>(id) * D;
 #pragma unroll 2
   for (int64_t i = threadIdx.x; i < D / kVector; i += kBlock) {
-    store_pack(y + row * D + i * kVector, load_pack<T, kVector>(from + i * kVector));
+    Pack<T, kVector> values;
+    values.set_zero();
+    if (id >= 0) values = load_pack<T, kVector>(from + i * kVector);
+    store_pack(y + row * D + i * kVector, values);
   }
 }
 

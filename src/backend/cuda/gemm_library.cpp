@@ -66,6 +66,20 @@ bool from_hex(const std::string& text, cublasLtMatmulAlgo_t& algorithm) {
   return true;
 }
 
+bool splits_sums(const cublasLtMatmulAlgo_t& algorithm) {
+  const CublasLt& lt = cublas_lt();
+  int32_t parts = 0;
+  uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;
+  size_t written = 0;
+  check_cublas(lt.algo_config_get_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                            sizeof parts, &written),
+               "cublasLtMatmulAlgoConfigGetAttribute");
+  check_cublas(lt.algo_config_get_attribute(&algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME,
+                                            &reduction, sizeof reduction, &written),
+               "cublasLtMatmulAlgoConfigGetAttribute");
+  return parts > 1 || reduction != CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
 // Events that end with the search, also by an exception.
 class Timer {
  public:
@@ -177,11 +191,12 @@ struct GemmLibrary::Plan {
 };
 
 GemmLibrary::GemmLibrary(cudaStream_t stream, std::string device_name, std::string file,
-                         bool search)
+                         bool search, bool uniform_rows)
     : stream_(stream),
       device_name_(std::move(device_name)),
-      file_(std::move(file)),
-      search_(search) {
+      file_(uniform_rows ? std::string() : std::move(file)),
+      search_(search && !uniform_rows),
+      uniform_rows_(uniform_rows) {
   const CublasLt& lt = cublas_lt();
   check_cublas(lt.create(&handle_), "cublasLtCreate");
   version_ = static_cast<int64_t>(lt.get_version());
@@ -285,10 +300,14 @@ cublasStatus_t GemmLibrary::propose(const Plan& plan, const GemmProblem& problem
     check_cublas(lt.preference_set_attribute(preference, attribute, &value, sizeof value),
                  "cublasLtMatmulPreferenceSetAttribute");
   };
-  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
-  // Partial sums of a split product in f32 only: in the workspace, or in an f32 output.
-  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  if (problem.output == DType::kF32) reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
+  // Partial sums of a split product in f32 only: in the workspace, or in an f32 output. Without either nothing can be
+  // split.
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+      uniform_rows_ ? uint64_t{0} : static_cast<uint64_t>(kWorkspaceBytes));
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE;
+  if (!uniform_rows_) reductions |= CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (!uniform_rows_ && problem.output == DType::kF32)
+    reductions |= CUBLASLT_REDUCTION_SCHEME_INPLACE;
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, static_cast<uint32_t>(problem.alignment_a));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, static_cast<uint32_t>(problem.alignment_b));
@@ -300,8 +319,11 @@ cublasStatus_t GemmLibrary::propose(const Plan& plan, const GemmProblem& problem
       lt.algo_get_heuristic(handle_, plan.description, plan.a, plan.b, plan.c, plan.c, preference,
                             kMaxCandidates, proposals.data(), &count);
   lt.preference_destroy(preference);
-  if (status == CUBLAS_STATUS_SUCCESS)
-    candidates.assign(proposals.begin(), proposals.begin() + count);
+  if (status != CUBLAS_STATUS_SUCCESS) return status;
+  for (int i = 0; i < count; ++i) {
+    if (!uniform_rows_ || !splits_sums(proposals[static_cast<size_t>(i)].algo))
+      candidates.push_back(proposals[static_cast<size_t>(i)]);
+  }
   return status;
 }
 

@@ -57,7 +57,10 @@ class GemmLibrary {
  public:
   // `device_name` distinguishes cards in the file; `file` may be "" or not exist yet.
   // FormatError when the file is not one of this class.
-  GemmLibrary(cudaStream_t stream, std::string device_name, std::string file, bool search);
+  // With `uniform_rows` algorithms that share out a sum among blocks are left out too, the file is not looked at and
+  // nothing is timed: all elements of a product are summed in one order, the same in every run.
+  GemmLibrary(cudaStream_t stream, std::string device_name, std::string file, bool search,
+              bool uniform_rows);
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
@@ -100,6 +103,7 @@ class GemmLibrary {
   std::string device_name_;
   std::string file_;
   bool search_;
+  bool uniform_rows_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   int64_t version_ = 0;

@@ -25,6 +25,33 @@ void launch(CudaDevice& device, const char* name, void (*kernel)(Parameters...),
   device.check_launch(name);
 }
 
+// The same, but as part of a recording the kernel may begin while the one ahead still runs. It calls
+// wait_for_kernels_ahead in every block before it writes anything, and before that reads only what no op of the
+// recording writes: parameters, and states before their one update (Device::record).
+template <class... Parameters, class... Arguments>
+void launch_early(CudaDevice& device, const char* name, void (*kernel)(Parameters...),
+                  int64_t blocks, int threads, size_t shared_bytes, Arguments... arguments) {
+  if (!device.is_recording() || device.compute_capability() < 90) {
+    return launch(device, name, kernel, blocks, threads, shared_bytes, arguments...);
+  }
+  if (blocks == 0) return;
+  DELTATRAIN_CHECK(blocks > 0 && blocks <= INT_MAX,
+                   std::string(name) + ": " + std::to_string(blocks) + " blocks");
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = device.stream();
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  check_cuda(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...),
+             "cudaLaunchKernelEx");
+  device.check_launch(name);
+}
+
 // More than the 48 KiB of shared memory that a kernel may use unasked. DeviceError where the device
 // has less: 99 KiB per block at compute capability 8.6 and 8.9, 163 KiB at 8.0, 227 KiB from 9.0
 // on.
@@ -36,6 +63,15 @@ void allow_shared_bytes(Kernel kernel, size_t bytes) {
                                     static_cast<int>(bytes)),
                "cudaFuncSetAttribute");
   }
+}
+
+// Multiprocessors divide their memory between cache and shared memory kernel by kernel, and wait for the kernels on
+// them to end when they do it anew: kernels that are to run side by side ask for the same.
+template <class Kernel>
+void prefer_shared_memory(Kernel kernel) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared),
+             "cudaFuncSetAttribute");
 }
 
 // The bytes that the launch asked for, 16-byte aligned.

@@ -9,6 +9,7 @@ void linear_forward(const Context& context, const ops::LinearForward& args);
 void linear_backward(const Context& context, const ops::LinearBackward& args);
 void embedding_forward(const Context& context, const ops::EmbeddingForward& args);
 void embedding_backward(const Context& context, const ops::EmbeddingBackward& args);
+bool norm_linear(const Context& context, const ops::NormLinear& args, const Tensor& workspace);
 void rms_norm_forward(const Context& context, const ops::RmsNormForward& args);
 void rms_norm_backward(const Context& context, const ops::RmsNormBackward& args);
 void gated_rms_norm_forward(const Context& context, const ops::GatedRmsNormForward& args);
@@ -38,5 +39,7 @@ void convert(const Context& context, const ops::Convert& args);
 void sum_to(const Context& context, const ops::SumTo& args);
 void row_argmax(const Context& context, const ops::RowArgmax& args);
 void checksum(const Context& context, const ops::Checksum& args);
+void copy_rows(const Context& context, const ops::CopyRows& args);
+void token_scores(const Context& context, const ops::TokenScores& args);
 
 }  // namespace deltatrain::backend::cuda

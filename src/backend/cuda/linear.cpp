@@ -6,6 +6,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/linear_bias.h"
 #include "backend/cuda/linear_rows.h"
+#include "backend/cuda/linear_step.h"
 #include "base/check.h"
 
 namespace deltatrain::backend::cuda {
@@ -32,7 +33,7 @@ void linear_forward(const Context& context, const ops::LinearForward& args) {
   if (rounds_bias) bias = context.arena->scratch(DType::kBF16, {X});
   if (context.arena->is_planning()) return;
   CudaDevice& device = cuda_device(context);
-  if (linear_rows(device, args)) return;
+  if (linear_step(device, args) || linear_rows(device, args)) return;
   if (rounds_bias) round_to_bf16(device, args.bias_X.data<float>(), bias.raw(), X);
 
   GemmProblem problem;

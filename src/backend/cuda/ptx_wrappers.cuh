@@ -101,6 +101,22 @@ __device__ __forceinline__ void prefetch_line(const void* from) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(from));
 }
 
+// --- Kernels that begin early (launch_early). Nothing before 9.0, where none does.
+
+// From here on what the kernels ahead of this one have written may be read, and what they read be overwritten.
+__device__ __forceinline__ void wait_for_kernels_ahead() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+
+// The next kernel may begin once every block has come here (or ended).
+__device__ __forceinline__ void let_next_kernel_begin() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n" ::: "memory");
+#endif
+}
+
 // --- Special functions.
 
 // 2^x to 2 units in the last place; 0 below the normal range.

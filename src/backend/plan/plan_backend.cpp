@@ -90,6 +90,9 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.elementwise.sum_to, p.elementwise.sum_to);
   plan(t.elementwise.row_argmax, p.elementwise.row_argmax);
   plan(t.elementwise.checksum, p.elementwise.checksum);
+  plan(t.elementwise.copy_rows, p.elementwise.copy_rows);
+  plan(t.token_scores.apply, p.token_scores.apply);
+  t.norm_linear.apply = nullptr;  // the composition takes the most
   return t;
 }
 

@@ -8,6 +8,7 @@
 #include "ops/reference/rms_norm.h"
 #include "ops/reference/rotary.h"
 #include "ops/reference/swiglu.h"
+#include "ops/reference/token_scores.h"
 
 namespace deltatrain::backend {
 
@@ -150,6 +151,14 @@ void cross_entropy(const Context&, const ops::CrossEntropy& a) {
   });
 }
 
+void token_scores(const Context&, const ops::TokenScores& a) {
+  with_scalar_of("token_scores", a.logits_RN, [&](auto scalar) {
+    using T = decltype(scalar);
+    loops::token_scores<T>(In<T>(a.logits_RN), In<int32_t>(a.rows_T), In<int32_t>(a.ids_T),
+                           a.rounding, Out<T>(a.log_probability_T), Out<int32_t>(a.is_greedy_T));
+  });
+}
+
 }  // namespace
 
 void fill_reference_dense_ops(ops::OpTable& table) {
@@ -162,6 +171,7 @@ void fill_reference_dense_ops(ops::OpTable& table) {
   table.mla_key = {mla_key_forward, mla_key_backward};
   table.swiglu = {swiglu_forward, swiglu_backward};
   table.cross_entropy = {cross_entropy};
+  table.token_scores = {token_scores};
 }
 
 }  // namespace deltatrain::backend

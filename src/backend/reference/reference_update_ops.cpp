@@ -107,11 +107,24 @@ void checksum(const Context&, const ops::Checksum& a) {
     *a.result += ops::checksum_term(static_cast<uint64_t>(i), words[i]);
 }
 
+void copy_rows(const Context&, const ops::CopyRows& a) {
+  const int64_t row_elements = a.x_X.rows(0, 1).num_elements();
+  for (int64_t r = 0; r < a.from_R.size(0); ++r) {
+    const int64_t from = a.from_R.data<int32_t>()[r], to = a.to_R.data<int32_t>()[r];
+    const int64_t count = a.counts_R.defined()
+                              ? a.counts_R.data<int32_t>()[r] * (row_elements / a.x_X.size(1))
+                              : row_elements;
+    for (int64_t i = 0; i < count; ++i)
+      set_element(a.y_X, to * row_elements + i,
+                  from < 0 ? 0.0 : element(a.x_X, from * row_elements + i));
+  }
+}
+
 }  // namespace
 
 void fill_reference_update_ops(ops::OpTable& table) {
   table.adamw = {sum_of_squares, finish_gradient_norm, adamw};
-  table.elementwise = {add, convert, sum_to, row_argmax, checksum};
+  table.elementwise = {add, convert, sum_to, row_argmax, checksum, copy_rows};
 }
 
 }  // namespace deltatrain::backend
