@@ -171,20 +171,21 @@ std::vector<DecodeResult> time_decode(const Context& context, const Context& pla
   constexpr int kTimed = 32;
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   decode::Decoder decoder(context, planning_context, model, num_sequences,
-                          longest + kWarmUp + kTimed, std::max<int64_t>(256, num_sequences));
+                          longest + (kWarmUp + kTimed) * decode::Decoder::kGreedySteps,
+                          std::max<int64_t>(256, num_sequences));
   initialize(decoder.context(), decoder.parameters(), model.initializer_range, 1);
   std::vector<DecodeResult> results;
   for (const int64_t length : lengths) {
     decoder.state().reset(decoder.context());
-    std::vector<std::vector<int32_t>> next(static_cast<size_t>(num_sequences),
-                                           random_ids(length, model.vocab_size));
-    std::vector<int32_t> chosen;
+    std::vector<int32_t> chosen = decoder.feed_greedily(std::vector<std::vector<int32_t>>(
+        static_cast<size_t>(num_sequences), random_ids(length, model.vocab_size)));
     Samples times;
-    for (int i = 0; i <= kWarmUp + kTimed; ++i) {
-      const double seconds =
-          seconds_of(*context.device, [&] { chosen = decoder.feed_greedily(next); });
-      if (i > kWarmUp) times.seconds.push_back(seconds);
-      for (size_t s = 0; s < next.size(); ++s) next[s] = {chosen[s]};
+    for (int i = 0; i < kWarmUp + kTimed; ++i) {
+      // As generation does it: as many steps as the device takes at a time.
+      const int64_t steps = decoder.greedy_steps_at_once();
+      const double seconds = seconds_of(
+          *context.device, [&] { chosen = decoder.go_on_greedily(chosen, steps).back(); });
+      if (i >= kWarmUp) times.seconds.push_back(seconds / static_cast<double>(steps));
     }
     const double median = times.median();
     results.push_back({.num_sequences = num_sequences,

@@ -39,7 +39,8 @@ Decoder::Decoder(const Context& context, const Context& planning_context, const 
                    static_cast<size_t>(num_sequences * config.vocab_size *
                                        dtype_bytes(context.activation_dtype)),
                    "the logits");
-  chosen_ = Buffer(memory, static_cast<size_t>(num_sequences) * sizeof(int32_t));
+  chosen_ =
+      Buffer(memory, static_cast<size_t>((1 + kGreedySteps) * num_sequences) * sizeof(int32_t));
   parameters_ = std::make_unique<ParameterStore>(context, model_.parameters().infos(),
                                                  ParameterStore::Gradients::kNone);
   state_ = std::make_unique<State>(context, model_, num_sequences, max_length);
@@ -84,12 +85,47 @@ std::vector<float> Decoder::feed(std::span<const std::vector<int32_t>> tokens) {
 
 std::vector<int32_t> Decoder::feed_greedily(std::span<const std::vector<int32_t>> tokens) {
   advance(tokens);
-  std::vector<int32_t> chosen(tokens.size());
-  context_.device->copy_to_host(chosen.data(), chosen_.data(), chosen.size() * sizeof(int32_t));
+  return read_chosen(1, 1);
+}
+
+// Rows [first, first + count) of chosen_.
+std::vector<int32_t> Decoder::read_chosen(int64_t first, int64_t count) const {
+  const int64_t S = state_->num_sequences();
+  std::vector<int32_t> chosen(static_cast<size_t>(count * S));
+  context_.device->copy_to_host(
+      chosen.data(),
+      chosen_.tensor(DType::kI32, {1 + kGreedySteps, S}).rows(first, first + 1).raw(),
+      chosen.size() * sizeof(int32_t));
   if (std::any_of(chosen.begin(), chosen.end(), [](int32_t id) { return id < 0; })) {
     throw NumericError("sampling: logits: expected numbers with a finite largest value");
   }
   return chosen;
+}
+
+std::vector<std::vector<int32_t>> Decoder::go_on_greedily(std::span<const int32_t> tokens,
+                                                          int64_t count) {
+  DELTATRAIN_CHECK(static_cast<int64_t>(tokens.size()) == state_->num_sequences(),
+                   "one token per sequence");
+  std::vector<std::vector<int32_t>> all;
+  std::vector<int32_t> next(tokens.begin(), tokens.end());
+  while (static_cast<int64_t>(all.size()) < count) {
+    for (size_t s = 0; s < next.size(); ++s) state_->check_room(static_cast<int64_t>(s), 1);
+    const int64_t left = count - static_cast<int64_t>(all.size());
+    const int64_t steps = left >= greedy_steps_at_once() ? greedy_steps_at_once() : 1;
+    put_tokens(next);
+    if (steps > 1) {
+      run_greedy_steps();
+    } else {
+      step(next);
+    }
+    const std::vector<int32_t> chosen = read_chosen(1, steps);
+    for (size_t at = 0; at < chosen.size(); at += next.size()) {
+      all.emplace_back(chosen.begin() + static_cast<std::ptrdiff_t>(at),
+                       chosen.begin() + static_cast<std::ptrdiff_t>(at + next.size()));
+    }
+    next = all.back();
+  }
+  return all;
 }
 
 int64_t Decoder::bytes_per_step() const {
@@ -116,7 +152,12 @@ void Decoder::advance(std::span<const std::vector<int32_t>> tokens) {
                      "token lists of one length, at least one token");
     state_->check_room(static_cast<int64_t>(s), static_cast<int64_t>(count));
   }
-  if (count == 1) return step(tokens);
+  if (count == 1) {
+    std::vector<int32_t> ids;
+    for (const auto& sequence : tokens) ids.push_back(sequence.front());
+    put_tokens(ids);
+    return step(ids);
+  }
   const auto piece = static_cast<size_t>(std::max<int64_t>(1, max_rows_ / state_->num_sequences()));
   for (size_t begin = 0; begin < count; begin += piece) {
     const size_t end = std::min(count, begin + piece);
@@ -124,14 +165,14 @@ void Decoder::advance(std::span<const std::vector<int32_t>> tokens) {
   }
 }
 
-// One token per sequence.
-void Decoder::step(std::span<const std::vector<int32_t>> tokens) {
-  std::vector<int32_t> ids;
-  for (const auto& sequence : tokens) ids.push_back(sequence.front());
-  context_.device->copy_to_device(ids_.data(), ids.data(), ids.size() * sizeof(int32_t));
+void Decoder::put_tokens(std::span<const int32_t> tokens) {
+  context_.device->copy_to_device(chosen_.data(), tokens.data(), tokens.size() * sizeof(int32_t));
+}
+
+// One token per sequence, from row 0 of chosen_ to row 1.
+void Decoder::step(std::span<const int32_t> tokens) {
   const auto run_step = [this] {
-    run(context_, *parameters_, *state_, batch(step_offset_values_, 1, step_offsets_),
-        Head::kLogits);
+    run(context_, *parameters_, *state_, step_batch(0), Head::kLogits);
   };
   // The first step makes what only a first call makes: the choice of product algorithms.
   if (has_stepped_ && recording_ == nullptr) recording_ = context_.device->record(run_step);
@@ -142,6 +183,19 @@ void Decoder::step(std::span<const std::vector<int32_t>> tokens) {
   }
   has_stepped_ = true;
   state_->advance(context_, std::vector<int32_t>(tokens.size(), 1));
+}
+
+// kGreedySteps steps, each fed what the one before chose.
+void Decoder::run_greedy_steps() {
+  const auto run_steps = [this] {
+    for (int64_t i = 0; i < kGreedySteps; ++i)
+      run(context_, *parameters_, *state_, step_batch(i), Head::kLogits);
+  };
+  if (greedy_recording_ == nullptr) greedy_recording_ = context_.device->record(run_steps);
+  DELTATRAIN_CHECK(greedy_recording_ != nullptr, "a device that has recorded a step");
+  greedy_recording_->replay();
+  state_->advance(context_, std::vector<int32_t>(static_cast<size_t>(state_->num_sequences()),
+                                                 narrow<int32_t>(kGreedySteps)));
 }
 
 void Decoder::run_piece(std::span<const std::vector<int32_t>> tokens, size_t begin, size_t end,
@@ -164,11 +218,22 @@ void Decoder::run_piece(std::span<const std::vector<int32_t>> tokens, size_t beg
 Decoder::Batch Decoder::batch(const std::vector<int32_t>& offsets, int64_t tokens_per_sequence,
                               const Buffer& device_offsets) const {
   const int64_t S = static_cast<int64_t>(offsets.size()) - 1;
+  const Tensor chosen = chosen_.tensor(DType::kI32, {1 + kGreedySteps, S});
   return {.sequences = {.offsets = offsets,
                         .device_offsets = device_offsets.tensor(DType::kI32, {S + 1})},
           .ids_R = ids_.tensor(DType::kI32, {S * tokens_per_sequence}),
           .logits_SN = logits_.tensor(context_.activation_dtype, {S, model_.config().vocab_size}),
-          .chosen_S = chosen_.tensor(DType::kI32, {S})};
+          .chosen_S = chosen.rows(1, 2).reshape({S})};
+}
+
+// From row `index` of chosen_ to the next.
+Decoder::Batch Decoder::step_batch(int64_t index) const {
+  Batch result = batch(step_offset_values_, 1, step_offsets_);
+  const int64_t S = result.sequences.num();
+  const Tensor chosen = chosen_.tensor(DType::kI32, {1 + kGreedySteps, S});
+  result.ids_R = chosen.rows(index, index + 1).reshape({S});
+  result.chosen_S = chosen.rows(index + 1, index + 2).reshape({S});
+  return result;
 }
 
 void Decoder::run(const Context& context, ParameterStore& parameters, const State& state,
@@ -182,6 +247,7 @@ void Decoder::run(const Context& context, ParameterStore& parameters, const Stat
                   .mode = Pass::Mode::kInference,
                   .states = &state.layers(),
                   .lengths_S = state.device_lengths()};
+  if (pass.is_step()) return model_.step(pass, batch.ids_R, batch.logits_SN, batch.chosen_S);
   const Tensor hidden_RD = pass.scratch_activation({R, D});
   model_.forward(pass, batch.ids_R, hidden_RD);
   if (head == Head::kNone) return;

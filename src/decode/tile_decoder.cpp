@@ -70,7 +70,6 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
     const auto S = static_cast<size_t>(step_rows_);
     step_ids_ = Buffer(memory, S * sizeof(int32_t));
     step_offsets_ = Buffer(memory, (S + 1) * sizeof(int32_t));
-    step_hidden_ = Buffer(memory, S * D * element);
     step_logits_ = Buffer(memory, S * N * element);
     step_lse_ = Buffer(memory, S * statistic);
     step_chosen_ = Buffer(memory, S * sizeof(int32_t));
@@ -271,19 +270,14 @@ void TileDecoder::run_step(const Context& context, const ParameterStore& paramet
                   .mode = Pass::Mode::kInference,
                   .states = &states,
                   .lengths_S = state.device_lengths().rows(first_slot, first_slot + S)};
-  const Tensor hidden_SD =
-      step_hidden_.tensor(context.activation_dtype, {S, model_.config().hidden_size});
-  model_.forward(pass, step_ids_.tensor(DType::kI32, {S}), hidden_SD);
   const Tensor logits_SN = step_logits_.tensor(context.activation_dtype, {S, N});
-  ops::linear_forward(
-      context,
-      {.x_RD = hidden_SD, .weight_XD = parameters.value(model_.head()), .y_RX = logits_SN});
+  model_.step(pass, step_ids_.tensor(DType::kI32, {S}), logits_SN,
+              step_chosen_.tensor(DType::kI32, {S}));
   ops::cross_entropy(context, {.logits_RN = logits_SN,
                                .labels_R = labels_.tensor(DType::kI32, {S}),
                                .loss_R = loss_.tensor(context.statistics_dtype(), {S}),
                                .lse_R = step_lse_.tensor(context.statistics_dtype(), {S}),
                                .gradient = ops::CrossEntropy::Gradient::kNone});
-  ops::row_argmax(context, {.x_RN = logits_SN, .index_R = step_chosen_.tensor(DType::kI32, {S})});
 }
 
 }  // namespace deltatrain::decode

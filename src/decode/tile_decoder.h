@@ -108,7 +108,7 @@ class TileDecoder {
   std::unique_ptr<State> state_, step_state_;
   Buffer ids_, offsets_, hidden_, kept_, logits_, labels_, loss_, lse_;
   int64_t step_rows_ = 0;
-  Buffer step_ids_, step_offsets_, step_hidden_, step_logits_, step_lse_, step_chosen_;
+  Buffer step_ids_, step_offsets_, step_logits_, step_lse_, step_chosen_;
   std::map<std::pair<int64_t, int64_t>, Step> steps_;  // by first slot and number of rows
 };
 

@@ -44,9 +44,7 @@ void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
   const int64_t H = config_.num_heads, G = config_.num_v_heads, K = config_.head_k,
                 V = config_.head_v;
   const DType statistics = pass.context.statistics_dtype();
-  if (state != nullptr && pass.mode == Pass::Mode::kInference && R == pass.sequences.num()) {
-    return step(pass, in, y_RX, *state);
-  }
+  if (pass.is_step()) return step(pass, in, y_RX, *state);
 
   q_RHK_ = pass.save_activation({R, H, K});
   k_RHK_ = pass.save_activation({R, H, K});
@@ -123,30 +121,38 @@ void DeltaCore::forward(const Pass& pass, const Inputs& in, const Tensor& y_RX,
 }
 
 void DeltaCore::step(const Pass& pass, const Inputs& in, const Tensor& y_RX,
-                     const LayerState& state) {
-  ops::delta_step(pass.context,
-                  {.qk_SX = in.qk_RX,
-                   .v_SX = in.v_RX,
-                   .a_SGK = in.a_RX.split_last(config_.num_v_heads, config_.gate_k),
-                   .b_SG = in.b_RG,
-                   .z_SX = in.z_RX,
-                   .qk_conv_XW = pass.weight(qk_conv_),
-                   .v_conv_XW = pass.weight(v_conv_),
-                   .A_log_G = pass.weight(a_log_),
-                   .dt_bias_GK = pass.weight(dt_bias_),
-                   .norm_weight_V = pass.weight(o_norm_),
-                   .sequences = pass.sequences,
-                   .qk_history_SWX = state.qk_history_SWX,
-                   .v_history_SWX = state.v_history_SWX,
-                   .state_SGKV = state.recurrent_SGKV,
-                   .y_SX = y_RX,
-                   .form = config_.decay,
-                   .lower_bound = config_.lower_bound,
-                   .beta_scale = config_.beta_scale,
-                   .norm_eps = config_.norm_eps,
-                   .activation = config_.output_gate == DeltaCoreConfig::OutputGate::kSilu
-                                     ? ops::GateActivation::kSilu
-                                     : ops::GateActivation::kSigmoid});
+                     const LayerState& state, const LowRank& low_rank) const {
+  ops::DeltaStep step{.qk_SX = in.qk_RX,
+                      .v_SX = in.v_RX,
+                      .b_SG = in.b_RG,
+                      .z_SX = in.z_RX,
+                      .qk_conv_XW = pass.weight(qk_conv_),
+                      .v_conv_XW = pass.weight(v_conv_),
+                      .A_log_G = pass.weight(a_log_),
+                      .dt_bias_GK = pass.weight(dt_bias_),
+                      .norm_weight_V = pass.weight(o_norm_),
+                      .sequences = pass.sequences,
+                      .qk_history_SWX = state.qk_history_SWX,
+                      .v_history_SWX = state.v_history_SWX,
+                      .state_SGKV = state.recurrent_SGKV,
+                      .y_SX = y_RX,
+                      .form = config_.decay,
+                      .lower_bound = config_.lower_bound,
+                      .beta_scale = config_.beta_scale,
+                      .norm_eps = config_.norm_eps,
+                      .activation = config_.output_gate == DeltaCoreConfig::OutputGate::kSilu
+                                        ? ops::GateActivation::kSilu
+                                        : ops::GateActivation::kSigmoid};
+  if (low_rank.a_low_RP.defined()) {
+    step.a_low_SP = low_rank.a_low_RP;
+    step.a_weight_XP = pass.weight(low_rank.a_weight);
+    step.z_low_SP = low_rank.z_low_RP;
+    step.z_weight_XP = pass.weight(low_rank.z_weight);
+    step.z_bias_X = pass.weight(low_rank.z_bias);
+  } else {
+    step.a_SGK = in.a_RX.split_last(config_.num_v_heads, config_.gate_k);
+  }
+  ops::delta_step(pass.context, step);
 }
 
 void DeltaCore::backward(const Pass& pass, const Tensor& dy_RX, const Inputs& in,

@@ -48,6 +48,18 @@ class DeltaCore {
 
   // y: [R, G V], overwritten.
   void forward(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState* state);
+  // forward of a pass that is a step. With low-rank pairs a_RX and z_RX are undefined.
+  struct LowRank {
+    Tensor a_low_RP;
+    ParameterView a_weight;
+    Tensor z_low_RP;
+    ParameterView z_weight, z_bias;
+  };
+  void step(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState& state) const {
+    step(pass, in, y_RX, state, LowRank());
+  }
+  void step(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState& state,
+            const LowRank& low_rank) const;
   // Overwrites all tensors of d_in.
   void backward(const Pass& pass, const Tensor& dy_RX, const Inputs& in, const Inputs& d_in);
 
@@ -55,9 +67,6 @@ class DeltaCore {
   const DeltaCoreConfig& config() const { return config_; }
 
  private:
-  // forward of one token per sequence when decoding.
-  void step(const Pass& pass, const Inputs& in, const Tensor& y_RX, const LayerState& state);
-
   DeltaCoreConfig config_;
   ParameterView qk_conv_, v_conv_, a_log_, dt_bias_, o_norm_;
   // Saved by forward.

@@ -75,6 +75,23 @@ class KimiDeltaAttention final : public Mixer {
                         {.x_RD = mixed_RX_, .weight_XD = pass.weight(o_proj_), .y_RX = y_RD});
   }
 
+  // The second products of the low-rank pairs are part of the core's step.
+  void step(const Pass& pass, const StepInput& in, const Tensor& y_RD,
+            const LayerState& state) override {
+    const int64_t R = pass.num_rows();
+    const Tensor projected_RX = pass.scratch_activation({R, in_proj_.shape[0]});
+    const Tensor mixed_RX = pass.scratch_activation({R, core_.config().v_width()});
+    ops::norm_linear(pass.context, in.product(pass, in_proj_, projected_RX));
+    core_.step(pass, parts(projected_RX, Tensor(), Tensor()), mixed_RX, state,
+               {.a_low_RP = f0(projected_RX),
+                .a_weight = f_proj_,
+                .z_low_RP = g0(projected_RX),
+                .z_weight = g_proj_,
+                .z_bias = g_bias_});
+    ops::linear_forward(pass.context,
+                        {.x_RD = mixed_RX, .weight_XD = pass.weight(o_proj_), .y_RX = y_RD});
+  }
+
   void backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD,
                 const Tensor& dx_RD) override {
     const int64_t R = pass.num_rows();

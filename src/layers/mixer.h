@@ -8,6 +8,7 @@
 #include "config/model_config.h"
 #include "layers/parameters.h"
 #include "ops/context.h"
+#include "ops/norm_linear.h"
 
 namespace deltatrain::layers {
 
@@ -38,6 +39,10 @@ struct Pass {
   PassListener* listener = nullptr;  // may be null
 
   int64_t num_rows() const { return sequences.num_rows(); }
+  // Decoding, one token per sequence.
+  bool is_step() const {
+    return states != nullptr && mode == Mode::kInference && num_rows() == sequences.num();
+  }
   Tensor save(DType dtype, const Shape& shape) const {
     return mode == Mode::kTrain ? context.arena->save(dtype, shape)
                                 : context.arena->scratch(dtype, shape);
@@ -50,6 +55,25 @@ struct Pass {
   Tensor gradient(const ParameterView& view) const { return parameters.gradient(view); }
 };
 
+// The input of a layer in a step: the rows before the norm, which the layer's first product does too (ops/norm_linear.h).
+struct StepInput {
+  Tensor x_RD;
+  Tensor residual_RD;  // undefined in the first block
+  Tensor sum_RD;       // out, with residual
+  ParameterView norm;
+  double eps = 1e-6;
+
+  ops::NormLinear product(const Pass& pass, const ParameterView& weight, const Tensor& y_RX) const {
+    return {.x_RD = x_RD,
+            .residual_RD = residual_RD,
+            .norm_weight_D = pass.weight(norm),
+            .sum_RD = sum_RD,
+            .weight_XD = pass.weight(weight),
+            .y_RX = y_RX,
+            .eps = eps};
+  }
+};
+
 // A layer keeps between forward and backward what it saved, so one pass is in flight at a time.
 class Mixer {
  public:
@@ -57,6 +81,9 @@ class Mixer {
   // x: normed input [R, D]; y: output [R, D], overwritten. `state` may be null.
   virtual void forward(const Pass& pass, const Tensor& x_RD, const Tensor& y_RD,
                        const LayerState* state) = 0;
+  // forward of a pass that is a step, the norm before the layer included. Here: the norm, then forward.
+  virtual void step(const Pass& pass, const StepInput& in, const Tensor& y_RD,
+                    const LayerState& state);
   // dy: gradient of the output; dx: gradient of the input,
   // overwritten. Parameter gradients accumulate.
   virtual void backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD,

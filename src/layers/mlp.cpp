@@ -25,6 +25,15 @@ void Mlp::forward(const Pass& pass, const Tensor& x_RD, const Tensor& y_RD) {
                       {.x_RD = activated_RF_, .weight_XD = pass.weight(down_), .y_RX = y_RD});
 }
 
+void Mlp::step(const Pass& pass, const StepInput& in, const Tensor& y_RD) {
+  const Tensor activated_RF = pass.scratch_activation({pass.num_rows(), width_});
+  ops::NormLinear product = in.product(pass, gate_up_, activated_RF);
+  product.activation = ops::NormLinear::Activation::kSwiglu;
+  ops::norm_linear(pass.context, product);
+  ops::linear_forward(pass.context,
+                      {.x_RD = activated_RF, .weight_XD = pass.weight(down_), .y_RX = y_RD});
+}
+
 void Mlp::backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD, const Tensor& dx_RD) {
   const int64_t R = pass.num_rows();
   const Arena::ScratchScope scope(*pass.context.arena);

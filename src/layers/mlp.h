@@ -12,6 +12,8 @@ class Mlp {
   Mlp(ParameterBuilder& builder, const std::string& prefix, const ModelConfig& config);
 
   void forward(const Pass& pass, const Tensor& x_RD, const Tensor& y_RD);
+  // forward of a pass that is a step, the norm before it included.
+  void step(const Pass& pass, const StepInput& in, const Tensor& y_RD);
   void backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD, const Tensor& dx_RD);
 
  private:

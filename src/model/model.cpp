@@ -1,5 +1,7 @@
 #include "model/model.h"
 
+#include <utility>
+
 #include "base/check.h"
 #include "base/error.h"
 #include "ops/embedding.h"
@@ -123,6 +125,41 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
   add_and_norm(final_norm_, hidden_RD, final_inv_rms_R_);
   needs(builder_.num_matrix_elements());  // the head
   streams_.push_back(stream_RD);
+}
+
+void Model::step(const Pass& pass, const Tensor& ids_R, const Tensor& logits_RN,
+                 const Tensor& chosen_R) {
+  const Context& context = pass.context;
+  const int64_t R = pass.num_rows(), D = config_.hidden_size;
+  DELTATRAIN_CHECK(pass.is_step() && pass.states->size() == blocks_.size(), "a step with states");
+  const Arena::ScratchScope scope(*context.arena);
+  // The stream changes place at every sum: others still read it while it is made.
+  Tensor stream_RD = pass.scratch_activation({R, D});
+  Tensor next_stream_RD = pass.scratch_activation({R, D});
+  const Tensor branch_RD = pass.scratch_activation({R, D});  // output of the last mixer or MLP
+  ops::embedding_forward(context,
+                         {.ids_R = ids_R, .weight_ND = pass.weight(embedding_), .y_RD = stream_RD});
+  bool pending = false;  // branch still to be added to the stream
+  const auto input = [&](const layers::ParameterView& norm) {
+    layers::StepInput in{.x_RD = stream_RD, .norm = norm, .eps = config_.norm_eps};
+    if (pending) {
+      in.x_RD = branch_RD;
+      in.residual_RD = stream_RD;
+      in.sum_RD = next_stream_RD;
+      std::swap(stream_RD, next_stream_RD);
+    }
+    pending = true;
+    return in;
+  };
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    const Arena::ScratchScope block_scope(*context.arena);
+    const Block& block = blocks_[i];
+    block.mixer->step(pass, input(block.attn_norm), branch_RD, (*pass.states)[i]);
+    block.mlp->step(pass, input(block.mlp_norm), branch_RD);
+  }
+  ops::NormLinear head = input(final_norm_).product(pass, head_, logits_RN);
+  head.index_R = chosen_R;
+  ops::norm_linear(context, head);
 }
 
 void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidden_RD) {

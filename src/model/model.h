@@ -34,6 +34,11 @@ class Model {
   // before they are read.
   void forward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& hidden_RD);
 
+  // A pass that is a step (one token per sequence, with states), the head included: logits [R, N] and, where defined,
+  // the most likely token of each row, i32 [R], as ops::row_argmax. `chosen` may alias `ids`.
+  void step(const layers::Pass& pass, const Tensor& ids_R, const Tensor& logits_RN,
+            const Tensor& chosen_R);
+
   // d_hidden: gradient of forward's hidden; overwritten. Parameter gradients accumulate. The pass's
   // listener hears of gradients that are complete, from the end of the matrices to their begin; it
   // hears 0 when all are, those of other parameters included.

@@ -197,6 +197,28 @@ TEST_P(DecoderStepTest, GreedyChoicesAreTheLargestLogits) {
   }
 }
 
+// Several steps at once choose what one after another does, and leave the same state.
+TEST_P(DecoderStepTest, GoingOnGreedilyEqualsSingleSteps) {
+  const auto single = decoder(3, 32), many = decoder(3, 32);
+  const std::vector<std::vector<int32_t>> start = {prompt(4), {9, 9, 9, 9}, {1, 2, 3, 4}};
+  std::vector<int32_t> next = single->feed_greedily(start);
+  ASSERT_EQ(many->feed_greedily(start), next);
+  std::vector<int32_t> many_next = next;
+  for (const int64_t count : {1, 2, 17, 9, 3}) {
+    const auto chosen = many->go_on_greedily(many_next, count);
+    ASSERT_EQ(chosen.size(), static_cast<size_t>(count));
+    for (const std::vector<int32_t>& step : chosen) {
+      next =
+          single->feed_greedily(std::vector<std::vector<int32_t>>{{next[0]}, {next[1]}, {next[2]}});
+      EXPECT_EQ(step, next);
+    }
+    many_next = chosen.back();
+    EXPECT_EQ(many->state().length(1), single->state().length(1));
+  }
+  const std::vector<std::vector<int32_t>> same = {{5}, {6}, {7}};
+  EXPECT_EQ(many->feed(same), single->feed(same));
+}
+
 TEST_P(DecoderStepTest, GreedyRefusesWeightsThatAreNotNumbers) {
   const auto broken = decoder(1, 8);
   const Tensor weights = broken->parameters().flat_master();
