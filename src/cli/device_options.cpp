@@ -50,6 +50,7 @@ DeviceChoice::DeviceChoice(const DeviceOptions& options, const std::string& gemm
   backend_options.device_index = options.device_index;
   backend_options.gemm_file = options.gemm_file.empty() ? gemm_file : options.gemm_file;
   backend_options.gemm_search = options.gemm_search;
+  backend_options.gemm_uniform_rows = options.gemm_uniform_rows;
   backend_ = backend::make_backend(kind, backend_options);
   backend_options.planned = kind;
   plan_ = backend::make_backend(DeviceKind::kPlan, backend_options);

@@ -19,6 +19,8 @@ struct DeviceOptions {
   bool gemm_search = true;
   std::string gemm_file;
   int device_index = 0;  // among several of a kind; no option
+  bool gemm_uniform_rows =
+      false;  // no option: what commands ask for whose results are compared bit for bit
 
   void add_to(CLI::App& command);
 };

@@ -155,7 +155,9 @@ void run(const Options& options, Environment& environment) {
                                              std::to_string(what.max_length) +
                                              " tokens and lose the front of their context");
 
-  DeviceChoice device(options.device);
+  DeviceOptions device_options = options.device;
+  device_options.gemm_uniform_rows = true;
+  DeviceChoice device(device_options);
   eval::RunDescription description;
   description.version = DELTATRAIN_VERSION;
   description.model = options.model;

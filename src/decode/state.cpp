@@ -4,6 +4,7 @@
 
 #include "base/check.h"
 #include "base/error.h"
+#include "ops/elementwise.h"
 
 namespace deltatrain::decode {
 
@@ -55,6 +56,7 @@ State::State(const Context& context, const Model& model, int64_t num_sequences, 
       has_attention_ = has_attention_ || shape.k_cache.rank() > 0;
     }
     device_lengths_ = layout.place(DType::kI32, {num_sequences});
+    moves_ = layout.place(DType::kI32, {3, num_sequences});
     return layout.used();
   };
   const int64_t bytes = lay_out(nullptr);
@@ -161,6 +163,44 @@ void State::copy_sequence(const Context& context, const State& source, int64_t f
   }
   lengths_[static_cast<size_t>(to)] = narrow<int32_t>(length);
   put_lengths(context, to, 1);
+}
+
+void State::copy_sequences(const Context& context, const State& source,
+                           std::span<const int32_t> from, std::span<const int32_t> to) {
+  DELTATRAIN_CHECK(source.layers_.size() == layers_.size() && source.max_length_ == max_length_ &&
+                       &source != this,
+                   "another state of one model and length");
+  DELTATRAIN_CHECK(from.size() == to.size() && from.size() <= lengths_.size(), "moves for slots");
+  const auto count = static_cast<int64_t>(from.size());
+  if (count == 0) return;
+  std::vector<int32_t> moves(3 * lengths_.size());
+  const auto width = static_cast<int64_t>(lengths_.size());
+  for (size_t i = 0; i < from.size(); ++i) {
+    const int32_t length = from[i] < 0 ? 0 : narrow<int32_t>(source.length(from[i]));
+    moves[i] = from[i];
+    moves[lengths_.size() + i] = to[i];
+    moves[2 * lengths_.size() + i] = length;
+    lengths_[static_cast<size_t>(to[i])] = length;
+  }
+  context.device->copy_to_device(moves_.raw(), moves.data(), moves.size() * sizeof(int32_t));
+  const auto row = [&](int64_t r) {
+    return moves_.reshape({3 * width}).rows(r * width, r * width + count);
+  };
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    for (Tensor layers::LayerState::*const member : kMembers) {
+      const Tensor& target = layers_[i].*member;
+      if (!target.defined()) continue;
+      const bool is_cache = member == &layers::LayerState::k_cache_SXHK ||
+                            member == &layers::LayerState::v_cache_SXHV;
+      // Caches are read up to their length only.
+      ops::copy_rows(context, {.x_X = source.layers_[i].*member,
+                               .from_R = row(0),
+                               .y_X = target,
+                               .to_R = row(1),
+                               .counts_R = is_cache ? row(2) : Tensor()});
+    }
+  }
+  put_lengths(context, 0, width);
 }
 
 }  // namespace deltatrain::decode

@@ -22,6 +22,7 @@ class State {
 
   int64_t num_sequences() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t max_length() const { return max_length_; }
+  bool has_attention() const { return has_attention_; }
   int64_t length(int64_t sequence) const { return lengths_[static_cast<size_t>(sequence)]; }
   int64_t num_bytes() const { return static_cast<int64_t>(storage_.num_bytes()); }
   // Of them, what one more token has to read: of caches the part that is filled.
@@ -32,6 +33,10 @@ class State {
   // Puts a copy of sequence `from` of `source` in place of sequence `to`: both go on by themselves
   // from here. The states have one model and one max_length.
   void copy_sequence(const Context& context, const State& source, int64_t from, int64_t to);
+  // The same for many at once: sequence from[i] of `source` to to[i], or none (an empty one) where from[i] is -1.
+  // At most num_sequences(), to[i] differ. `source` is another state.
+  void copy_sequences(const Context& context, const State& source, std::span<const int32_t> from,
+                      std::span<const int32_t> to);
 
   // For the pass that reads and updates the state; `advance` after it, with the tokens each
   // sequence got.
@@ -51,6 +56,7 @@ class State {
   std::vector<layers::LayerState> layers_;
   std::vector<int32_t> lengths_;
   Tensor device_lengths_;
+  Tensor moves_;  // copy_sequences: sources, targets, lengths
   int64_t max_length_ = 0;
   bool has_attention_ = false;
 };

@@ -1,10 +1,10 @@
 #include "decode/tile_decoder.h"
 
 #include <algorithm>
-
 #include <numeric>
 
 #include "base/check.h"
+#include "model/training_step.h"  // to_host
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
@@ -30,6 +30,8 @@ int64_t rows_of_a_step(const Context& context) {
   }
 }
 
+// Tokens that scores() asks for at a time: four choices' of every row.
+constexpr int64_t kTargetsPerRow = 4;
 }  // namespace
 
 TileDecoder::TileDecoder(const Context& context, const Context& planning_context,
@@ -52,6 +54,10 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
   labels_ = Buffer(memory, kept * sizeof(int32_t));
   loss_ = Buffer(memory, kept * statistic);
   lse_ = Buffer(memory, kept * statistic);
+  moves_ = Buffer(memory, 2 * kept * sizeof(int32_t));
+  targets_ = Buffer(memory, 2 * kTargetsPerRow * kept * sizeof(int32_t));
+  scores_ = Buffer(memory, kTargetsPerRow * kept * statistic);
+  greedy_ = Buffer(memory, kTargetsPerRow * kept * sizeof(int32_t));
   context.device->fill_zero(kept_.data(), kept_.num_bytes());
   const std::vector<int32_t> labels(kept, ops::kIgnoredLabel);
   context.device->copy_to_device(labels_.data(), labels.data(), kept * sizeof(int32_t));
@@ -108,6 +114,8 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
       if (padded_step(count) == count) run_step(plan, *plan_parameters, plan_steps, 0, count);
     }
   }
+  run_scores(plan, *plan_parameters, kTargetsPerRow * sizes.logit_rows,
+             ops::TokenScores::Rounding::kNone);
   arena_ = Arena(memory, planning.peak_bytes());
   context_.arena = &arena_;
 }
@@ -278,6 +286,74 @@ void TileDecoder::run_step(const Context& context, const ParameterStore& paramet
                                .loss_R = loss_.tensor(context.statistics_dtype(), {S}),
                                .lse_R = step_lse_.tensor(context.statistics_dtype(), {S}),
                                .gradient = ops::CrossEntropy::Gradient::kNone});
+}
+
+void TileDecoder::keep_rows(std::span<const int32_t> rows, int64_t to) {
+  if (rows.empty()) return;
+  const auto count = static_cast<int64_t>(rows.size());
+  DELTATRAIN_CHECK(to + count <= sizes_.logit_rows, "rows of the head");
+  std::vector<int32_t> moves(rows.begin(), rows.end());
+  for (int64_t i = 0; i < count; ++i) {
+    const int32_t row = rows[static_cast<size_t>(i)];
+    DELTATRAIN_CHECK(row >= 0 && row < sizes_.tile_rows, "rows of a pass");
+    moves.push_back(narrow<int32_t>(to + i));
+  }
+  context_.device->copy_to_device(moves_.data(), moves.data(), moves.size() * sizeof(int32_t));
+  const Tensor moves_R = moves_.tensor(DType::kI32, {2 * count});
+  const int64_t D = model_.config().hidden_size;
+  ops::copy_rows(context_, {.x_X = hidden_.tensor(context_.activation_dtype, {sizes_.tile_rows, D}),
+                            .from_R = moves_R.rows(0, count),
+                            .y_X = kept_.tensor(context_.activation_dtype, {sizes_.logit_rows, D}),
+                            .to_R = moves_R.rows(count, 2 * count)});
+}
+
+// Logits of all kept rows, and the scores of the first `count` targets.
+void TileDecoder::run_scores(const Context& context, const ParameterStore& parameters,
+                             int64_t count, ops::TokenScores::Rounding rounding) {
+  const Arena::ScratchScope scope(*context.arena);
+  const int64_t R = sizes_.logit_rows, D = model_.config().hidden_size;
+  const int64_t most = kTargetsPerRow * R;
+  const Tensor logits_RN =
+      logits_.tensor(context.activation_dtype, {R, model_.config().vocab_size});
+  ops::linear_forward(context, {.x_RD = kept_.tensor(context.activation_dtype, {R, D}),
+                                .weight_XD = parameters.value(model_.head()),
+                                .y_RX = logits_RN});
+  const Tensor targets = targets_.tensor(DType::kI32, {2 * most});
+  ops::token_scores(context,
+                    {.logits_RN = logits_RN,
+                     .rows_T = targets.rows(0, count),
+                     .ids_T = targets.rows(most, most + count),
+                     .log_probability_T = scores_.tensor(context.statistics_dtype(), {count}),
+                     .is_greedy_T = greedy_.tensor(DType::kI32, {count}),
+                     .rounding = rounding});
+}
+
+std::vector<TileDecoder::Score> TileDecoder::scores(std::span<const int32_t> rows,
+                                                    std::span<const int32_t> ids,
+                                                    ops::TokenScores::Rounding rounding) {
+  DELTATRAIN_CHECK(rows.size() == ids.size(), "a row and an id per token");
+  Device& device = *context_.device;
+  const auto most = static_cast<size_t>(kTargetsPerRow * sizes_.logit_rows);
+  std::vector<Score> result;
+  for (size_t begin = 0; begin < rows.size(); begin += most) {
+    const size_t count = std::min(most, rows.size() - begin);
+    for (size_t i = begin; i < begin + count; ++i) {
+      DELTATRAIN_CHECK(rows[i] >= 0 && rows[i] < sizes_.logit_rows && ids[i] >= 0 &&
+                           ids[i] < model_.config().vocab_size,
+                       "kept rows and tokens of the model");
+    }
+    auto* const targets = static_cast<int32_t*>(targets_.data());
+    device.copy_to_device(targets, rows.data() + begin, count * sizeof(int32_t));
+    device.copy_to_device(targets + most, ids.data() + begin, count * sizeof(int32_t));
+    run_scores(context_, *parameters_, static_cast<int64_t>(count), rounding);
+    std::vector<int32_t> greedy(count);
+    device.copy_to_host(greedy.data(), greedy_.data(), count * sizeof(int32_t));
+    const std::vector<double> values = to_host(
+        context_, scores_.tensor(context_.statistics_dtype(), {static_cast<int64_t>(count)}));
+    for (size_t i = 0; i < count; ++i)
+      result.push_back({static_cast<float>(values[i]), greedy[i] != 0});
+  }
+  return result;
 }
 
 }  // namespace deltatrain::decode

@@ -19,6 +19,7 @@
 #include "decode/state.h"
 #include "layers/parameters.h"
 #include "model/model.h"
+#include "ops/token_scores.h"
 
 namespace deltatrain::decode {
 
@@ -57,6 +58,8 @@ class TileDecoder {
   // Keeps `count` normed hidden states of the last feed from row `row` on as rows `to`, ... of the
   // next logits().
   void keep_rows(int64_t row, int64_t count, int64_t to);
+  // The same for rows in any order: rows[i] as row to + i.
+  void keep_rows(std::span<const int32_t> rows, int64_t to);
   // One such row of the last feed, [D] in the activation dtype, in device memory until the next feed;
   // and one that was copied away, as row `to` of the next logits().
   Tensor hidden_row(int64_t row) const;
@@ -86,6 +89,15 @@ class TileDecoder {
   // Sequences from first_slot + ids.size() up to the next multiple may be overwritten.
   StepLogits step(int64_t first_slot, std::span<const int32_t> ids);
 
+  // Of the token ids[i] after kept row rows[i]: its log-probability, and whether it is the most
+  // likely one there, as ops::token_scores says.
+  struct Score {
+    float log_probability = 0;
+    bool is_greedy = false;
+  };
+  std::vector<Score> scores(std::span<const int32_t> rows, std::span<const int32_t> ids,
+                            ops::TokenScores::Rounding rounding);
+
  private:
   // The step from one slot on with one number of rows, kept by devices that can.
   struct Step {
@@ -99,6 +111,8 @@ class TileDecoder {
   int64_t padded_step(int64_t num_rows) const;
   void run_step(const Context& context, const layers::ParameterStore& parameters,
                 const State& state, int64_t first_slot, int64_t num_rows);
+  void run_scores(const Context& context, const layers::ParameterStore& parameters, int64_t count,
+                  ops::TokenScores::Rounding rounding);
 
   Context context_;
   Sizes sizes_;
@@ -110,6 +124,7 @@ class TileDecoder {
   int64_t step_rows_ = 0;
   Buffer step_ids_, step_offsets_, step_logits_, step_lse_, step_chosen_;
   std::map<std::pair<int64_t, int64_t>, Step> steps_;  // by first slot and number of rows
+  Buffer moves_, targets_, scores_, greedy_;  // keep_rows and scores: rows and ids; results
 };
 
 }  // namespace deltatrain::decode

@@ -2,20 +2,34 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
+#include <deque>
 #include <numeric>
+#include <optional>
 
 #include "base/check.h"
 #include "base/error.h"
-#include "model/training_step.h"
 
 namespace deltatrain::eval {
 
 namespace {
 
-constexpr int64_t kTileRows = 256;
-constexpr int64_t kLogitRows = 64;
-constexpr int64_t kAutoBatch = 16;  // more short sequences than fit a pass gain nothing
+// Rows of a pass and of a call of the head, and sequences at a time: numbers that do not depend on what is scored, so
+// that scores do not either.
+struct PassSizes {
+  int64_t tile_rows;
+  int64_t logit_rows;
+  int64_t auto_batch;  // more short sequences than fit a pass gain nothing
+};
+
+PassSizes pass_sizes(const ScorerOptions& options, const ModelConfig& config,
+                     const Context& context) {
+  constexpr int64_t kSmallTile = 256;
+  if (context.device->kind() != DeviceKind::kCuda) return {kSmallTile, 64, 16};
+  // Enough rows to keep a large device busy. A sequence that fills a pass up has a cache as long as the pass.
+  constexpr int64_t kLargeTile = 8192;
+  const int64_t longest = std::max(kSmallTile, options.max_length / kSmallTile * kSmallTile);
+  return {config.attn ? std::min(kLargeTile, longest) : kLargeTile, 4096, 1024};
+}
 
 // Bytes of one sequence's state.
 int64_t state_bytes(const ModelConfig& config, int64_t max_length, const Context& context) {
@@ -32,132 +46,107 @@ int64_t state_bytes(const ModelConfig& config, int64_t max_length, const Context
 
 int64_t choose_batch_size(const ScorerOptions& options, const ModelConfig& config,
                           const Context& context) {
-  if (options.batch_size > 0) return std::min(options.batch_size, kTileRows);
+  const PassSizes sizes = pass_sizes(options, config, context);
+  // A pass of one token per sequence, the one that fills it up included, would be another kind of pass.
+  const int64_t most = sizes.tile_rows - 2;
+  if (options.batch_size > 0) return std::min(options.batch_size, most);
   // Two states per sequence, in a quarter of what is free.
-  const int64_t bytes = 2 * state_bytes(config, std::max(options.max_length, kTileRows), context);
+  const int64_t bytes =
+      2 * state_bytes(config, std::max(options.max_length, sizes.tile_rows), context);
   const int64_t room = context.device->free_memory_bytes() / 4 / std::max<int64_t>(1, bytes);
-  return std::clamp<int64_t>(room, 1, kAutoBatch);
+  return std::clamp<int64_t>(room, 1, sizes.auto_batch);
 }
 
 }  // namespace
 
-// One call of score().
+// One call of score(): contexts and continuations go into passes in the order in which they become possible.
 struct Scorer::Run {
-  // A stretch of tokens that goes on from a state.
-  struct Job {
-    std::span<const int32_t> tokens;
-    int64_t from = -1;  // context slot to go on from; -1: the start of a text
-    int64_t to = -1;    // context slot for the state afterwards; -1: not needed
-    bool last_row_only = false;
-    // Requests whose tokens are looked for after the rows: all of a group after its context, one
-    // after its own.
+  // Requests with one context.
+  struct Group {
     std::vector<size_t> requests;
+    int32_t slot = -1;        // of contexts_, while continuations go on from it
+    int64_t num_waiting = 0;  // continuations that have not run
+  };
+  // A stretch of tokens that goes on from a state: a group's context, or a continuation without its last token.
+  struct Job {
+    size_t group;
+    std::optional<size_t> request;  // none: the context
+    std::span<const int32_t> tokens;
   };
   // A token whose log-probability a kept row gives.
   struct Target {
-    int64_t row;
     size_t request;
-    int64_t position;  // in the continuation
+    size_t position;  // in the continuation
   };
 
   Scorer& scorer;
   decode::TileDecoder& decoder;
   std::span<const TokenRequest> requests;
   Reporter& reporter;
+  std::vector<Group> groups;
   std::vector<std::vector<float>> log_probabilities;
   std::vector<char> greedy;
-  std::vector<Target> targets;
-  int64_t num_kept = 0;
   int64_t num_done = 0;
 
+  std::vector<Target> targets;
+  std::vector<int32_t> target_rows, target_ids;
+  int64_t num_kept = 0;           // rows of the head that are taken
+  std::vector<int32_t> new_rows;  // of the last pass, to be kept as the last ones of them
+
+  std::deque<Job> ready;
+  std::vector<int32_t> free_slots;
   // The pass that is being filled.
-  std::vector<const Job*> pass;
+  std::vector<Job> pass;
   std::vector<std::span<const int32_t>> pieces;
+  std::vector<int32_t> from, to;  // states that its sequences go on from
   int64_t pass_rows = 0;
 
+  int64_t tile_rows() const { return decoder.sizes().tile_rows; }
+
+  // Rows [first_row, first_row + count) of the last pass, which hold the job's tokens from `first_token` on.
   void keep(const Job& job, int64_t first_row, int64_t first_token, int64_t count) {
-    const auto size = static_cast<int64_t>(job.tokens.size());
-    if (job.last_row_only) {
-      if (first_token + count < size) return;
-      first_row += count - 1;
-      first_token += count - 1;
-      count = 1;
+    if (!job.request) {
+      if (first_token + count == static_cast<int64_t>(job.tokens.size()))
+        keep_row(first_row + count - 1, groups[job.group].requests, 0);
+      return;
     }
-    while (count > 0) {
-      if (num_kept == kLogitRows) read_logits();
-      const int64_t now = std::min(count, kLogitRows - num_kept);
-      decoder.keep_rows(first_row, now, num_kept);
-      for (int64_t i = 0; i < now; ++i) {
-        for (const size_t request : job.requests)
-          targets.push_back({num_kept + i, request, job.last_row_only ? 0 : first_token + i + 1});
-      }
-      num_kept += now;
-      first_row += now;
-      first_token += now;
-      count -= now;
-    }
+    for (int64_t i = 0; i < count; ++i)
+      keep_row(first_row + i, {&*job.request, 1}, static_cast<size_t>(first_token + i + 1));
   }
 
-  void read_logits() {
-    if (num_kept == 0) return;
-    const auto logits = decoder.logits();
-    const int64_t N = logits.logits_RN.size(1);
-    const std::vector<double> lse = to_host(decoder.context(), logits.lse_R);
-    // Host memory is read where it lies.
-    std::vector<float> copy;
-    const float* values = nullptr;
-    if (decoder.context().device->kind() == DeviceKind::kCpu) {
-      values = logits.logits_RN.data<float>();
-    } else {
-      const std::vector<double> wide = to_host(decoder.context(), logits.logits_RN);
-      copy.assign(wide.begin(), wide.end());
-      values = copy.data();
+  void keep_row(int64_t row, std::span<const size_t> of_requests, size_t position) {
+    if (num_kept == decoder.sizes().logit_rows) read_scores();
+    for (const size_t request : of_requests) {
+      targets.push_back({request, position});
+      target_rows.push_back(narrow<int32_t>(num_kept));
+      target_ids.push_back(requests[request].continuation[position]);
     }
-    const bool rounds = scorer.options_.precision == ScorePrecision::kBF16;
-    std::vector<float> rounded;
-    int64_t rounded_row = -1;
-    double row_lse = 0;
-    for (const Target& target : targets) {
-      const float* row = values + target.row * N;
-      if (rounds) {
-        if (target.row != rounded_row) {
-          rounded.assign(row, row + N);
-          row_lse = round_row(rounded);
-          rounded_row = target.row;
-        }
-        row = rounded.data();
-      } else {
-        row_lse = lse[static_cast<size_t>(target.row)];
-      }
-      if (!std::isfinite(row_lse))
+    new_rows.push_back(narrow<int32_t>(row));
+    ++num_kept;
+  }
+
+  // Before the next pass overwrites them.
+  void take_new_rows() {
+    decoder.keep_rows(new_rows, num_kept - static_cast<int64_t>(new_rows.size()));
+    new_rows.clear();
+  }
+
+  void read_scores() {
+    take_new_rows();
+    const auto rounding = scorer.options_.precision == ScorePrecision::kBF16
+                              ? ops::TokenScores::Rounding::kBf16
+                              : ops::TokenScores::Rounding::kNone;
+    const auto scores = decoder.scores(target_rows, target_ids, rounding);
+    for (size_t i = 0; i < targets.size(); ++i) {
+      if (std::isnan(scores[i].log_probability))
         throw NumericError(error_text("eval", "logits", "finite numbers", "NaN or infinity"));
-      const TokenRequest& request = requests[target.request];
-      const int32_t token = request.continuation[static_cast<size_t>(target.position)];
-      const auto of = [&](float logit) {
-        const auto value = static_cast<float>(static_cast<double>(logit) - row_lse);
-        return rounds ? round_to_bf16(value) : value;
-      };
-      const float own = of(row[token]);
-      log_probabilities[target.request][static_cast<size_t>(target.position)] = own;
-      // The first of the most likely: nothing before the token is as likely, nothing after it more.
-      const auto beaten = [&](float logit, bool by_equals) {
-        return by_equals ? of(logit) >= own : of(logit) > own;
-      };
-      const float before = token == 0 ? row[0] : *std::max_element(row, row + token);
-      const float after = *std::max_element(row + token, row + N);
-      if ((token > 0 && beaten(before, true)) || beaten(after, false)) greedy[target.request] = 0;
+      log_probabilities[targets[i].request][targets[i].position] = scores[i].log_probability;
+      if (!scores[i].is_greedy) greedy[targets[i].request] = 0;
     }
     targets.clear();
+    target_rows.clear();
+    target_ids.clear();
     num_kept = 0;
-  }
-
-  // Rounds a row of logits to bf16 and gives its log sum exp.
-  static double round_row(std::vector<float>& row) {
-    for (float& value : row) value = round_to_bf16(value);
-    const float largest = *std::max_element(row.begin(), row.end());
-    double sum = 0;
-    for (const float value : row) sum += std::exp(static_cast<double>(value - largest));
-    return static_cast<double>(largest) + std::log(sum);
   }
 
   void feed(int64_t first_slot, std::span<const std::span<const int32_t>> parts) {
@@ -166,80 +155,125 @@ struct Scorer::Run {
     for (const auto& part : parts) scorer.work_.tokens += static_cast<int64_t>(part.size());
   }
 
-  // Whole passes of a job alone, then its rest in the pass that is being filled.
+  // Tokens that go through in whole passes of their own; the rest joins the pass that is being filled.
+  int64_t tokens_in_whole_passes(const Job& job) const {
+    return (static_cast<int64_t>(job.tokens.size()) - 1) / tile_rows() * tile_rows();
+  }
+
+  bool fits(const Job& job) const {
+    const int64_t rest = static_cast<int64_t>(job.tokens.size()) - tokens_in_whole_passes(job);
+    return pass_rows + rest <= tile_rows() &&
+           static_cast<int64_t>(pass.size()) < scorer.batch_size_;
+  }
+
   void add(const Job& job) {
-    const auto size = static_cast<int64_t>(job.tokens.size());
-    const int64_t whole = (size - 1) / kTileRows * kTileRows;
-    if (pass_rows + size - whole > kTileRows ||
-        static_cast<int64_t>(pass.size()) == scorer.batch_size_)
-      run_pass();
-    const auto slot = static_cast<int64_t>(pass.size());
-    if (job.from >= 0) {
-      decoder.state().copy_sequence(decoder.context(), *scorer.contexts_, job.from, slot);
+    const int64_t whole = tokens_in_whole_passes(job);
+    const auto slot = narrow<int32_t>(static_cast<int64_t>(pass.size()));
+    const int32_t source = job.request ? groups[job.group].slot : -1;
+    if (whole == 0) {
+      from.push_back(source);
+      to.push_back(slot);
     } else {
-      decoder.state().reset_sequence(decoder.context(), slot);
+      decoder.state().copy_sequences(decoder.context(), *scorer.contexts_, {&source, 1},
+                                     {&slot, 1});
     }
-    for (int64_t begin = 0; begin < whole; begin += kTileRows) {
+    for (int64_t begin = 0; begin < whole; begin += tile_rows()) {
       const std::span<const int32_t> part =
-          job.tokens.subspan(static_cast<size_t>(begin), kTileRows);
+          job.tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(tile_rows()));
       feed(slot, {&part, 1});
-      keep(job, 0, begin, kTileRows);
+      keep(job, 0, begin, tile_rows());
+      take_new_rows();
     }
-    pass.push_back(&job);
+    pass.push_back(job);
     pieces.push_back(job.tokens.subspan(static_cast<size_t>(whole)));
-    pass_rows += size - whole;
+    pass_rows += static_cast<int64_t>(job.tokens.size()) - whole;
   }
 
   void run_pass() {
-    if (pass.empty()) return;
+    decoder.state().copy_sequences(decoder.context(), *scorer.contexts_, from, to);
     feed(0, pieces);
+    from.clear();
+    to.clear();
     int64_t row = 0;
     for (size_t i = 0; i < pass.size(); ++i) {
-      const Job& job = *pass[i];
+      const Job& job = pass[i];
       const auto count = static_cast<int64_t>(pieces[i].size());
       keep(job, row, static_cast<int64_t>(job.tokens.size()) - count, count);
       row += count;
-      if (job.to >= 0)
-        scorer.contexts_->copy_sequence(decoder.context(), decoder.state(), static_cast<int64_t>(i),
-                                        job.to);
+      finish(job, narrow<int32_t>(static_cast<int64_t>(i)));
     }
+    take_new_rows();
+    scorer.contexts_->copy_sequences(decoder.context(), decoder.state(), from, to);
+    from.clear();
+    to.clear();
     pass.clear();
     pieces.clear();
     pass_rows = 0;
+    reporter.progress("eval", num_done, static_cast<int64_t>(requests.size()), "requests", "");
   }
 
-  // Groups of requests with one context, at most batch_size of them.
-  void run_batch(std::span<const std::vector<size_t>> groups) {
-    std::vector<Job> contexts, continuations;
-    for (size_t g = 0; g < groups.size(); ++g) {
-      Job context{.tokens = requests[groups[g].front()].context,
-                  .last_row_only = true,
-                  .requests = groups[g]};
-      for (const size_t i : groups[g]) {
-        const std::vector<int32_t>& continuation = requests[i].continuation;
-        if (continuation.size() < 2) continue;
-        context.to = static_cast<int64_t>(g);
-        continuations.push_back({.tokens = std::span(continuation).first(continuation.size() - 1),
-                                 .from = static_cast<int64_t>(g),
-                                 .requests = {i}});
-      }
-      contexts.push_back(std::move(context));
+  // A job whose tokens have gone through, in slot `slot` of the pass.
+  void finish(const Job& job, int32_t slot) {
+    Group& group = groups[job.group];
+    if (job.request) {
+      ++num_done;
+      if (--group.num_waiting == 0) free_slots.push_back(group.slot);
+      return;
     }
-    for (const std::vector<Job>* jobs : {&contexts, &continuations}) {
-      for (const Job& job : *jobs) add(job);
+    num_done += static_cast<int64_t>(group.requests.size()) - group.num_waiting;
+    if (group.num_waiting == 0) return;
+    from.push_back(slot);
+    to.push_back(group.slot);
+    for (const size_t request : group.requests) {
+      const std::span<const int32_t> tokens = requests[request].continuation;
+      if (tokens.size() > 1) ready.push_back({job.group, request, tokens.first(tokens.size() - 1)});
+    }
+  }
+
+  void run() {
+    for (int64_t slot = scorer.batch_size_; slot-- > 0;)
+      free_slots.push_back(narrow<int32_t>(slot));
+    for (Group& group : groups) {
+      group.num_waiting =
+          std::count_if(group.requests.begin(), group.requests.end(),
+                        [&](size_t request) { return requests[request].continuation.size() > 1; });
+    }
+    size_t next = 0;
+    while (true) {
+      // Continuations first: they give slots back.
+      while (!ready.empty() && fits(ready.front())) {
+        add(ready.front());
+        ready.pop_front();
+      }
+      while (ready.empty() && next < groups.size()) {
+        Group& group = groups[next];
+        const Job job{next, {}, requests[group.requests.front()].context};
+        const bool needs_slot = group.num_waiting > 0;
+        if (!fits(job) || (needs_slot && free_slots.empty())) break;
+        if (needs_slot) {
+          group.slot = free_slots.back();
+          free_slots.pop_back();
+        }
+        add(job);
+        ++next;
+      }
+      if (pass.empty()) break;
       run_pass();
     }
-    for (const auto& group : groups) num_done += static_cast<int64_t>(group.size());
-    reporter.progress("eval", num_done, static_cast<int64_t>(requests.size()), "requests", "");
+    read_scores();
   }
 };
 
 Scorer::Scorer(const Context& context, const Context& planning_context, const ModelConfig& config,
                const ScorerOptions& options)
     : options_(options), batch_size_(choose_batch_size(options, config, context)) {
+  const PassSizes sizes = pass_sizes(options, config, context);
   decoder_ = std::make_unique<decode::TileDecoder>(
       context, planning_context, config,
-      decode::TileDecoder::Sizes{batch_size_, options.max_length, kTileRows, kLogitRows});
+      decode::TileDecoder::Sizes{.num_slots = batch_size_,
+                                 .max_length = options.max_length,
+                                 .tile_rows = sizes.tile_rows,
+                                 .logit_rows = sizes.logit_rows});
   contexts_ = decoder_->make_state(batch_size_);
 }
 
@@ -272,18 +306,14 @@ std::vector<Score> Scorer::score(std::span<const TokenRequest> requests, Reporte
     const auto &x = requests[a].context, &y = requests[b].context;
     return x.size() != y.size() ? x.size() > y.size() : x < y;
   });
-  std::vector<std::vector<size_t>> groups;
   for (const size_t i : order) {
-    if (groups.empty() || requests[groups.back().front()].context != requests[i].context)
-      groups.emplace_back();
-    groups.back().push_back(i);
+    if (run.groups.empty() ||
+        requests[run.groups.back().requests.front()].context != requests[i].context)
+      run.groups.emplace_back();
+    run.groups.back().requests.push_back(i);
   }
-  work_.num_contexts = static_cast<int64_t>(groups.size());
-  for (size_t begin = 0; begin < groups.size(); begin += static_cast<size_t>(batch_size_)) {
-    const size_t count = std::min(groups.size() - begin, static_cast<size_t>(batch_size_));
-    run.run_batch(std::span(groups).subspan(begin, count));
-  }
-  run.read_logits();
+  work_.num_contexts = static_cast<int64_t>(run.groups.size());
+  run.run();
 
   std::vector<Score> scores;
   for (size_t i = 0; i < requests.size(); ++i) {
