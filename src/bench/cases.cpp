@@ -181,7 +181,7 @@ std::vector<DecodeResult> time_decode(const Context& context, const Context& pla
         static_cast<size_t>(num_sequences), random_ids(length, model.vocab_size)));
     Samples times;
     for (int i = 0; i < kWarmUp + kTimed; ++i) {
-      // As generation does it: as many steps as the device takes at a time.
+      // As many steps as the device takes before the host hears of them.
       const int64_t steps = decoder.greedy_steps_at_once();
       const double seconds = seconds_of(
           *context.device, [&] { chosen = decoder.go_on_greedily(chosen, steps).back(); });
