@@ -48,6 +48,8 @@ std::string command_line(const Environment& environment) {
   return line;
 }
 
+constexpr const char* kNoAlgorithms = "{}";
+
 // The product algorithms of a run lie beside its checkpoints and inside each. A run folder that
 // lost the file gets the newest checkpoint's back, so that a resumed run gives the same bits.
 void restore_algorithms(const std::filesystem::path& out, const std::filesystem::path& file) {
@@ -55,7 +57,9 @@ void restore_algorithms(const std::filesystem::path& out, const std::filesystem:
   const checkpoint::CheckpointState state =
       checkpoint::CheckpointReader(checkpoint::find_checkpoint(out / "checkpoints")).state();
   const auto stored = state.extra.find("algorithms");
-  if (stored != state.extra.end()) write_file_atomically(file, stored->second + "\n");
+  // Products too small to time leave none, and so do other devices.
+  if (stored == state.extra.end() || stored->second == kNoAlgorithms) return;
+  write_file_atomically(file, stored->second + "\n");
 }
 
 // Cores that this process may use, divided among the ranks that may use the same.
@@ -145,7 +149,7 @@ train::TrainResult train_here(const Options& options, const Environment& environ
       .stop_signal = [&stop_signals] { return stop_signals.take(); },
       .algorithms = [&gemm_file]() -> std::string {
         return !gemm_file.empty() && std::filesystem::exists(gemm_file) ? read_file(gemm_file)
-                                                                        : "{}";
+                                                                        : kNoAlgorithms;
       },
       .profile = options.profile,
       .sample_prompt = sample_prompt,

@@ -470,6 +470,18 @@ TEST_F(ChainTest, ATermSignalSavesAndResumeGoesOn) {
             step + 2);
 }
 
+// A run whose products were too small to time, or that ran on the CPU, has no file of choices; neither may the run
+// that goes on from its checkpoint on cuda, whether this machine has such a device or not.
+TEST_F(ChainTest, ResumingWithoutTimedProductsInventsNoFileOfThem) {
+  fs::copy(at("run"), at("on_cuda"), fs::copy_options::recursive);
+  const std::string command = std::string(DELTATRAIN_TEST_PROGRAM) + " train " + train_options() + " --out " +
+                              at("on_cuda") + " --resume --device cuda >/dev/null 2>&1";
+  const int status = std::system(command.c_str());
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_TRUE(WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == 5) << WEXITSTATUS(status);
+  EXPECT_FALSE(fs::exists(at("on_cuda") + "/gemm_algorithms.json"));
+}
+
 TEST_F(ChainTest, BadInputIsOneLineAndTheRightCode) {
   EXPECT_NE(failure("train " + train_options() + " --set model.num_head=3 --out " + at("x"), 2)
                 .find("did you mean model.num_heads"),
