@@ -6,6 +6,7 @@
 
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_library.h"
+#include "backend/cuda/shared_memory.h"
 #include "base/check.h"
 
 namespace deltatrain::backend::cuda {
@@ -57,13 +58,23 @@ void check_cuda(cudaError_t status, const char* call) {
   throw DeviceError(std::string("cuda: ") + call + ": " + cudaGetErrorString(status));
 }
 
-void expect_shared_bytes(size_t bytes) {
+int64_t shared_bytes_limit() {
   int device_index = 0;
   int limit = 0;
+  if (cudaGetDevice(&device_index) != cudaSuccess ||
+      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index) !=
+          cudaSuccess) {
+    cudaGetLastError();
+    return INT64_MAX;
+  }
+  return limit;
+}
+
+void expect_shared_bytes(size_t bytes) {
+  int device_index = 0;
   DELTATRAIN_CUDA_CALL(cudaGetDevice(&device_index));
-  DELTATRAIN_CUDA_CALL(
-      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_index));
-  if (bytes <= static_cast<size_t>(limit)) return;
+  const int64_t limit = shared_bytes_limit();
+  if (static_cast<int64_t>(bytes) <= limit) return;
   throw DeviceError(error_text(where(device_index), "shared memory per block",
                                std::to_string(bytes) + " bytes, for heads of this size",
                                std::to_string(limit)));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "backend/cuda/gated_delta_rule.h"
 #include "backend/factories.h"
 #include "backend/registry.h"
 #include "base/error.h"
@@ -51,6 +52,27 @@ TEST_F(CudaPlanTest, TakesScratchForSortingIds) {
                                       tensor(DType::kF32, {128256, D})});
   EXPECT_GE(scratch_bytes(), static_cast<size_t>(R * 16));
   EXPECT_LE(scratch_bytes(), size_t{64} << 20);
+}
+
+// Devices of capability 8.6 and 8.9 give a block 99 KiB of shared memory, 8.0 163 KiB, later ones 227 KiB: which heads
+// that leaves is in docs/portability.md.
+TEST(CudaDeltaHeadsTest, AreThoseThatTheSharedMemoryOfADeviceAllows) {
+  using cuda::delta_head_sizes;
+  using cuda::DeltaDirection;
+  using cuda::DeltaGates;
+  const auto forward = DeltaDirection::kForward, backward = DeltaDirection::kBackward;
+  const auto gdn = DeltaGates::kPerHead, kda = DeltaGates::kPerChannel;
+  const int64_t small = 99 << 10, middle = 163 << 10, large = 227 << 10;
+  const DType bf16 = DType::kBF16, f32 = DType::kF32;
+  EXPECT_EQ(delta_head_sizes(backward, gdn, bf16, small), "16x16, 16x32, 64x64");
+  EXPECT_EQ(delta_head_sizes(forward, gdn, bf16, small), "16x16, 16x32, 64x64, 64x128, 128x128");
+  EXPECT_EQ(delta_head_sizes(backward, kda, bf16, small), "16x16, 16x32, 32x64");
+  EXPECT_EQ(delta_head_sizes(forward, kda, bf16, small), "16x16, 16x32, 32x64, 64x64");
+  EXPECT_EQ(delta_head_sizes(backward, gdn, bf16, middle), "16x16, 16x32, 64x64, 64x128");
+  EXPECT_EQ(delta_head_sizes(backward, kda, bf16, middle), "16x16, 16x32, 32x64, 64x64");
+  EXPECT_EQ(delta_head_sizes(backward, kda, f32, small), "16x16, 16x32, 32x64, 64x64");
+  EXPECT_EQ(delta_head_sizes(backward, gdn, bf16, large), "16x16, 16x32, 64x64, 64x128, 128x128");
+  EXPECT_EQ(delta_head_sizes(backward, kda, bf16, large), "16x16, 16x32, 32x64, 64x64, 128x128");
 }
 
 TEST(CudaDeviceTest, SaysWhatAMachineWithoutADeviceLacks) {

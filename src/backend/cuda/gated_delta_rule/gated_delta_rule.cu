@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/gated_delta_rule/kernels.h"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/shared_memory.h"
 #include "base/check.h"
 #include "base/error.h"
 
@@ -23,23 +25,60 @@ struct HeadSize {
 constexpr HeadSize kScalarSizes[] = {{16, 16}, {16, 32}, {64, 64}, {64, 128}, {128, 128}};
 constexpr HeadSize kChannelSizes[] = {{16, 16}, {16, 32}, {32, 64}, {64, 64}, {128, 128}};
 
-void expect_head_size(const char* op, GateKind kind, int64_t K, int64_t V) {
-  const auto name = [](HeadSize size) {
-    return std::to_string(size.K) + "x" + std::to_string(size.V);
+// What the largest block of a direction takes.
+int64_t shared_bytes_of(DeltaDirection direction, GateKind kind, bool is_f32, HeadSize size) {
+  const auto [K, V] = size;
+  const bool is_scalar = kind == GateKind::kScalar;
+  if (direction == DeltaDirection::kForward) {
+    if (is_f32) return delta::recurrence_forward_shared_bytes(K);
+    return std::max(is_scalar ? delta::prepare_scalar_shared_bytes(K)
+                              : delta::prepare_channel_shared_bytes(K),
+                    delta::scan_forward_shared_bytes(kind, K, V));
+  }
+  if (is_f32) return delta::recurrence_backward_shared_bytes(K, V);
+  return std::max(delta::scan_backward_shared_bytes(kind, K, V),
+                  is_scalar ? delta::gradients_scalar_shared_bytes(K, V)
+                            : delta::gradients_channel_shared_bytes(K, V));
+}
+
+std::vector<HeadSize> sizes_within(DeltaDirection direction, GateKind kind, bool is_f32,
+                                   int64_t shared_bytes) {
+  std::vector<HeadSize> sizes;
+  const auto add = [&](HeadSize size) {
+    if (shared_bytes_of(direction, kind, is_f32, size) <= shared_bytes) sizes.push_back(size);
   };
-  const HeadSize* sizes =
-      kind == GateKind::kScalar ? std::begin(kScalarSizes) : std::begin(kChannelSizes);
-  static_assert(std::size(kScalarSizes) == std::size(kChannelSizes));
+  if (kind == GateKind::kScalar) {
+    for (const HeadSize size : kScalarSizes) add(size);
+  } else {
+    for (const HeadSize size : kChannelSizes) add(size);
+  }
+  return sizes;
+}
+
+std::string list_of(const std::vector<HeadSize>& sizes) {
   std::string list;
-  for (size_t i = 0; i < std::size(kScalarSizes); ++i) {
-    if (sizes[i].K == K && sizes[i].V == V) return;
-    list += (i == 0 ? "" : ", ") + name(sizes[i]);
+  for (const auto [K, V] : sizes)
+    list += (list.empty() ? "" : ", ") + std::to_string(K) + "x" + std::to_string(V);
+  return list;
+}
+
+// Asked while a step is planned, so that heads for which this device has too little shared memory
+// are refused before anything runs.
+void expect_head_size(const char* op, DeltaDirection direction, GateKind kind, bool is_f32,
+                      HeadSize wanted) {
+  const std::vector<HeadSize> sizes =
+      sizes_within(direction, kind, is_f32, shared_bytes_limit());
+  if (std::any_of(sizes.begin(), sizes.end(), [wanted](HeadSize size) {
+        return size.K == wanted.K && size.V == wanted.V;
+      })) {
+    return;
   }
   throw UnsupportedError(error_text(op,
                                     kind == GateKind::kScalar
                                         ? "head size (one decay per head)"
                                         : "head size (one decay per key channel)",
-                                    "one of " + list + " on cuda", name({K, V})));
+                                    "one of " + list_of(sizes) + " on this cuda device",
+                                    list_of({wanted})));
 }
 
 struct Sizes {
@@ -57,7 +96,7 @@ struct Sizes {
 
 // `Args` is one of the two argument structs.
 template <class Args>
-Sizes sizes_of(const char* op, const Args& args) {
+Sizes sizes_of(const char* op, DeltaDirection direction, const Args& args) {
   Sizes sizes{};
   sizes.R = args.q_RHK.size(0);
   sizes.H = args.q_RHK.size(1);
@@ -71,7 +110,7 @@ Sizes sizes_of(const char* op, const Args& args) {
     throw UnsupportedError(error_text(op, "q_RHK", "bf16 or f32 on cuda", dtype_name(dtype)));
   }
   sizes.is_f32 = dtype == DType::kF32;
-  expect_head_size(op, sizes.kind, sizes.K, sizes.V);
+  expect_head_size(op, direction, sizes.kind, sizes.is_f32, {sizes.K, sizes.V});
   bool is_uniform = true;
   for (int64_t s = 0; s < sizes.S; ++s) {
     sizes.J += divide_up(args.sequences.length(s), kChunk);
@@ -387,7 +426,7 @@ void backward_f32(const Context& context, const Sizes& sizes,
 }  // namespace
 
 void gated_delta_rule_forward(const Context& context, const ops::GatedDeltaRuleForward& args) {
-  const Sizes sizes = sizes_of("gated_delta_rule_forward", args);
+  const Sizes sizes = sizes_of("gated_delta_rule_forward", DeltaDirection::kForward, args);
   if (sizes.S == 0) return;
   const Arena::ScratchScope scope(*context.arena);
   if (!args.saved.defined() && sizes.R == sizes.S) {  // one token each
@@ -399,7 +438,7 @@ void gated_delta_rule_forward(const Context& context, const ops::GatedDeltaRuleF
 }
 
 void gated_delta_rule_backward(const Context& context, const ops::GatedDeltaRuleBackward& args) {
-  const Sizes sizes = sizes_of("gated_delta_rule_backward", args);
+  const Sizes sizes = sizes_of("gated_delta_rule_backward", DeltaDirection::kBackward, args);
   if (sizes.S == 0) return;
   const Arena::ScratchScope scope(*context.arena);
   return sizes.is_f32 ? backward_f32(context, sizes, args) : backward_chunks(context, sizes, args);
@@ -408,7 +447,13 @@ void gated_delta_rule_backward(const Context& context, const ops::GatedDeltaRule
 int64_t gated_delta_rule_saved_bytes(const Context& context,
                                      const ops::GatedDeltaRuleForward& args) {
   (void)context;
-  return saved_layout(sizes_of("gated_delta_rule_saved_bytes", args)).bytes;
+  return saved_layout(sizes_of("gated_delta_rule_saved_bytes", DeltaDirection::kForward, args)).bytes;
+}
+
+std::string delta_head_sizes(DeltaDirection direction, DeltaGates gates, DType dtype,
+                             int64_t shared_bytes) {
+  const GateKind kind = gates == DeltaGates::kPerHead ? GateKind::kScalar : GateKind::kChannel;
+  return list_of(sizes_within(direction, kind, dtype == DType::kF32, shared_bytes));
 }
 
 }  // namespace deltatrain::backend::cuda

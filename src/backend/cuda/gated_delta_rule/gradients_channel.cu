@@ -439,25 +439,41 @@ __global__ void __launch_bounds__(Shape<K, V>::kThreads, Shape<K, V>::kBlocksPer
   }
 }
 
-template <int K, int V>
-void run(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks) {
-  const auto kernel = gated_delta_rule_backward_gradients_channel_kernel<K, V>;
-  allow_shared_bytes(kernel, sizeof(Shared<K, V>));
-  launch(device, "gated_delta_rule_backward_gradients_channel_kernel", kernel, num_chunks * args.G,
-         Shape<K, V>::kThreads, sizeof(Shared<K, V>), args);
+template <int K_, int V_>
+struct HeadShape {
+  static constexpr int K = K_;
+  static constexpr int V = V_;
+};
+
+template <class Function>
+auto with_head_shape(int64_t K, int64_t V, Function function) {
+  if (K == 16 && V == 16) return function(HeadShape<16, 16>{});
+  if (K == 16 && V == 32) return function(HeadShape<16, 32>{});
+  if (K == 32 && V == 64) return function(HeadShape<32, 64>{});
+  if (K == 64 && V == 64) return function(HeadShape<64, 64>{});
+  if (K == 128 && V == 128) return function(HeadShape<128, 128>{});
+  throw InternalError("gated_delta_rule: no gradients for heads of " + std::to_string(K) + " x " +
+                      std::to_string(V));
 }
 
 }  // namespace
 
+int64_t gradients_channel_shared_bytes(int64_t K, int64_t V) {
+  return with_head_shape(K, V, [](auto head) {
+    return int64_t{sizeof(Shared<decltype(head)::K, decltype(head)::V>)};
+  });
+}
+
 void gradients_channel(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks,
                        int64_t K, int64_t V) {
-  if (K == 16 && V == 16) return run<16, 16>(device, args, num_chunks);
-  if (K == 16 && V == 32) return run<16, 32>(device, args, num_chunks);
-  if (K == 32 && V == 64) return run<32, 64>(device, args, num_chunks);
-  if (K == 64 && V == 64) return run<64, 64>(device, args, num_chunks);
-  if (K == 128 && V == 128) return run<128, 128>(device, args, num_chunks);
-  throw InternalError("gated_delta_rule: no gradients for heads of " + std::to_string(K) + " x " +
-                      std::to_string(V));
+  with_head_shape(K, V, [&](auto head) {
+    using Head = decltype(head);
+    const auto kernel = gated_delta_rule_backward_gradients_channel_kernel<Head::K, Head::V>;
+    constexpr size_t kBytes = sizeof(Shared<Head::K, Head::V>);
+    allow_shared_bytes(kernel, kBytes);
+    launch(device, "gated_delta_rule_backward_gradients_channel_kernel", kernel,
+           num_chunks * args.G, Shape<Head::K, Head::V>::kThreads, kBytes, args);
+  });
 }
 
 }  // namespace deltatrain::backend::cuda::delta

@@ -35,6 +35,16 @@ void gradients_scalar(CudaDevice& device, const DeltaArguments& args, int64_t nu
 void gradients_channel(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks,
                        int64_t K, int64_t V);
 
+// Bytes of shared memory of a block.
+int64_t prepare_scalar_shared_bytes(int64_t K);
+int64_t prepare_channel_shared_bytes(int64_t K);
+int64_t scan_forward_shared_bytes(GateKind kind, int64_t K, int64_t V);
+int64_t scan_backward_shared_bytes(GateKind kind, int64_t K, int64_t V);
+int64_t gradients_scalar_shared_bytes(int64_t K, int64_t V);
+int64_t gradients_channel_shared_bytes(int64_t K, int64_t V);
+int64_t recurrence_forward_shared_bytes(int64_t K);
+int64_t recurrence_backward_shared_bytes(int64_t K, int64_t V);
+
 // dq, dk [R, H, K] from one of each per value head, added up in order.
 struct HeadSums {
   const float* dq_of_head = nullptr;  // [R, G, K]

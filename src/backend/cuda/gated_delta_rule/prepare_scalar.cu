@@ -141,26 +141,39 @@ __global__ void __launch_bounds__(kThreads, K <= 64 ? 4 : 2)
 }
 
 template <int K>
-void run(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks) {
-  const auto kernel = gated_delta_rule_forward_prepare_scalar_kernel<K>;
-  allow_shared_bytes(kernel, sizeof(Shared<K>));
-  launch(device, "gated_delta_rule_forward_prepare_scalar_kernel", kernel, num_chunks * args.H,
-         kThreads, sizeof(Shared<K>), args);
+struct KeyWidth {
+  static constexpr int value = K;
+};
+
+template <class Function>
+auto with_key_width(int64_t K, Function function) {
+  switch (K) {
+    case 16:
+      return function(KeyWidth<16>{});
+    case 64:
+      return function(KeyWidth<64>{});
+    case 128:
+      return function(KeyWidth<128>{});
+    default:
+      throw InternalError("gated_delta_rule: no kernel for K = " + std::to_string(K));
+  }
 }
 
 }  // namespace
 
+int64_t prepare_scalar_shared_bytes(int64_t K) {
+  return with_key_width(K,
+                        [](auto width) { return int64_t{sizeof(Shared<decltype(width)::value>)}; });
+}
+
 void prepare_scalar(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks, int64_t K) {
-  switch (K) {
-    case 16:
-      return run<16>(device, args, num_chunks);
-    case 64:
-      return run<64>(device, args, num_chunks);
-    case 128:
-      return run<128>(device, args, num_chunks);
-    default:
-      throw InternalError("gated_delta_rule: no kernel for K = " + std::to_string(K));
-  }
+  with_key_width(K, [&](auto width) {
+    constexpr int kWidth = decltype(width)::value;
+    const auto kernel = gated_delta_rule_forward_prepare_scalar_kernel<kWidth>;
+    allow_shared_bytes(kernel, sizeof(Shared<kWidth>));
+    launch(device, "gated_delta_rule_forward_prepare_scalar_kernel", kernel, num_chunks * args.H,
+           kThreads, sizeof(Shared<kWidth>), args);
+  });
 }
 
 }  // namespace deltatrain::backend::cuda::delta

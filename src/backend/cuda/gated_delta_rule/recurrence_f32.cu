@@ -274,25 +274,32 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
 }
 
-int num_threads(const RecurrenceArguments& args) {
-  return static_cast<int>(round_up(int64_t{args.V} * (args.K / kHeld), kWarpSize));
+int num_threads(int64_t K, int64_t V) {
+  return static_cast<int>(round_up(V * (K / kHeld), kWarpSize));
 }
 
 }  // namespace
 
+int64_t recurrence_forward_shared_bytes(int64_t K) {
+  return 3 * kBatch * K * static_cast<int64_t>(sizeof(float));
+}
+
+int64_t recurrence_backward_shared_bytes(int64_t K, int64_t V) {
+  const int64_t sums = 2 * num_threads(K, V) / kWarpSize * (3 * K + 4);
+  return (3 * kBatch * K + kBatch * V + sums) * static_cast<int64_t>(sizeof(float));
+}
+
 void recurrence_forward(CudaDevice& device, const RecurrenceArguments& args, int64_t S) {
-  const size_t bytes = static_cast<size_t>(3 * kBatch * args.K) * sizeof(float);
+  const auto bytes = static_cast<size_t>(recurrence_forward_shared_bytes(args.K));
   allow_shared_bytes(gated_delta_rule_forward_recurrence_kernel, bytes);
   launch(device, "gated_delta_rule_forward_recurrence_kernel",
-         gated_delta_rule_forward_recurrence_kernel, S * args.G, num_threads(args), bytes, args);
+         gated_delta_rule_forward_recurrence_kernel, S * args.G, num_threads(args.K, args.V), bytes, args);
 }
 
 void recurrence_backward(CudaDevice& device, const RecurrenceArguments& args, int64_t S,
                          int64_t blocks_at_once) {
-  const int threads = num_threads(args);
-  const size_t bytes = static_cast<size_t>(3 * kBatch * args.K + kBatch * args.V +
-                                           2 * threads / kWarpSize * (3 * args.K + 4)) *
-                       sizeof(float);
+  const int threads = num_threads(args.K, args.V);
+  const auto bytes = static_cast<size_t>(recurrence_backward_shared_bytes(args.K, args.V));
   allow_shared_bytes(gated_delta_rule_backward_recurrence_kernel, bytes);
   RecurrenceArguments part = args;
   for (part.first_block = 0; part.first_block < S * args.G; part.first_block += blocks_at_once) {

@@ -7,9 +7,12 @@
 // so that no column crosses from one warp to another.
 #pragma once
 
+#include <string>
+
 #include "backend/cuda/gated_delta_rule/channel_gates.cuh"
 #include "backend/cuda/gated_delta_rule/kernels.h"
 #include "backend/cuda/gated_delta_rule/tiles.cuh"
+#include "base/error.h"
 
 namespace deltatrain::backend::cuda::delta {
 
@@ -22,6 +25,37 @@ struct ScanShape {
   static constexpr bool kChannel = kKind == GateKind::kChannel;
   static constexpr int kGateFloats = kChannel ? kChunk : kGateRows * kChunk;
 };
+
+// The shapes that both scans exist for: chunks in shared memory at once, blocks per multiprocessor.
+template <int K_, int V_, GateKind kKind_, int kStages_, int kBlocksPerProcessor_>
+struct ScanConfig {
+  static constexpr int K = K_;
+  static constexpr int V = V_;
+  static constexpr GateKind kKind = kKind_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kBlocksPerProcessor = kBlocksPerProcessor_;
+};
+
+template <class Function>
+auto with_scan_config(GateKind kind, int64_t K, int64_t V, Function function) {
+  constexpr GateKind kScalar = GateKind::kScalar;
+  constexpr GateKind kChannel = GateKind::kChannel;
+  if (kind == kScalar) {
+    if (K == 16 && V == 16) return function(ScanConfig<16, 16, kScalar, 1, 1>{});
+    if (K == 16 && V == 32) return function(ScanConfig<16, 32, kScalar, 1, 1>{});
+    if (K == 64 && V == 64) return function(ScanConfig<64, 64, kScalar, 2, 2>{});
+    if (K == 64 && V == 128) return function(ScanConfig<64, 128, kScalar, 1, 2>{});
+    if (K == 128 && V == 128) return function(ScanConfig<128, 128, kScalar, 1, 1>{});
+  } else {
+    if (K == 16 && V == 16) return function(ScanConfig<16, 16, kChannel, 1, 1>{});
+    if (K == 16 && V == 32) return function(ScanConfig<16, 32, kChannel, 1, 1>{});
+    if (K == 32 && V == 64) return function(ScanConfig<32, 64, kChannel, 2, 2>{});
+    if (K == 64 && V == 64) return function(ScanConfig<64, 64, kChannel, 1, 3>{});
+    if (K == 128 && V == 128) return function(ScanConfig<128, 128, kChannel, 1, 1>{});
+  }
+  throw InternalError("gated_delta_rule: no scan for heads of " + std::to_string(K) + " x " +
+                      std::to_string(V));
+}
 
 // One chunk's inputs as they are in global memory.
 template <int K, int V, GateKind kKind>

@@ -332,37 +332,28 @@ __global__ void __launch_bounds__(ScanShape<K, V, kKind>::kThreads, kBlocksPerPr
   if (args.d_initial_state != nullptr) store_state<K, V>(args.d_initial_state + state_at, ds);
 }
 
-template <int K, int V, GateKind kKind, int kStages, int kBlocksPerProcessor>
-void run(CudaDevice& device, const DeltaArguments& args, int64_t S) {
-  const auto kernel =
-      gated_delta_rule_backward_scan_kernel<K, V, kKind, kStages, kBlocksPerProcessor>;
-  constexpr size_t kBytes = sizeof(Shared<K, V, kKind, kStages>);
-  allow_shared_bytes(kernel, kBytes);
-  launch(device, "gated_delta_rule_backward_scan_kernel", kernel, S * args.G,
-         ScanShape<K, V, kKind>::kThreads, kBytes, args);
-}
+template <class Config>
+constexpr size_t kSharedBytes =
+    sizeof(Shared<Config::K, Config::V, Config::kKind, Config::kStages>);
 
 }  // namespace
 
+int64_t scan_backward_shared_bytes(GateKind kind, int64_t K, int64_t V) {
+  return with_scan_config(
+      kind, K, V, [](auto config) { return int64_t{kSharedBytes<decltype(config)>}; });
+}
+
 void scan_backward(CudaDevice& device, const DeltaArguments& args, GateKind kind, int64_t S,
-                   int64_t K, int64_t V) {
-  constexpr GateKind kScalar = GateKind::kScalar;
-  constexpr GateKind kChannel = GateKind::kChannel;
-  if (kind == kScalar) {
-    if (K == 16 && V == 16) return run<16, 16, kScalar, 1, 1>(device, args, S);
-    if (K == 16 && V == 32) return run<16, 32, kScalar, 1, 1>(device, args, S);
-    if (K == 64 && V == 64) return run<64, 64, kScalar, 2, 2>(device, args, S);
-    if (K == 64 && V == 128) return run<64, 128, kScalar, 1, 2>(device, args, S);
-    if (K == 128 && V == 128) return run<128, 128, kScalar, 1, 1>(device, args, S);
-  } else {
-    if (K == 16 && V == 16) return run<16, 16, kChannel, 1, 1>(device, args, S);
-    if (K == 16 && V == 32) return run<16, 32, kChannel, 1, 1>(device, args, S);
-    if (K == 32 && V == 64) return run<32, 64, kChannel, 2, 2>(device, args, S);
-    if (K == 64 && V == 64) return run<64, 64, kChannel, 1, 3>(device, args, S);
-    if (K == 128 && V == 128) return run<128, 128, kChannel, 1, 1>(device, args, S);
-  }
-  throw InternalError("gated_delta_rule: no scan for heads of " + std::to_string(K) + " x " +
-                      std::to_string(V));
+                  int64_t K, int64_t V) {
+  with_scan_config(kind, K, V, [&](auto config) {
+    using Config = decltype(config);
+    const auto kernel =
+        gated_delta_rule_backward_scan_kernel<Config::K, Config::V, Config::kKind, Config::kStages,
+                                             Config::kBlocksPerProcessor>;
+    allow_shared_bytes(kernel, kSharedBytes<Config>);
+    launch(device, "gated_delta_rule_backward_scan_kernel", kernel, S * args.G,
+           ScanShape<Config::K, Config::V, Config::kKind>::kThreads, kSharedBytes<Config>, args);
+  });
 }
 
 }  // namespace deltatrain::backend::cuda::delta
