@@ -106,6 +106,11 @@ Rows norm_epsilons(const ModelConfig& model) {
     if (model.attn->q_lora_rank)
       rows.push_back({"attn.q_proj.1", rank_eps, "rank of the latent attention's queries"});
     rows.push_back({"attn.kv_proj.1", rank_eps, "rank of the latent attention's keys and values"});
+    if (model.attn->double_norms) {
+      if (model.attn->q_lora_rank)
+        rows.push_back({"attn.q_second_norm", rank_eps, "behind the norm of the queries' rank"});
+      rows.push_back({"attn.kv_second_norm", rank_eps, "behind the norm of keys and values"});
+    }
   }
   rows.push_back({"norm", eps, "before the output head"});
   return rows;

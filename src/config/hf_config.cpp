@@ -151,6 +151,7 @@ MlaConfig read_attention(const Json& object, const std::string& where) {
   mla.v_head_dim = section.required_integer("v_head_dim");
   mla.rope_theta = section.number("rope_theta", 10000);
   mla.norm_eps = section.number("norm_eps", 1e-5);  // FLA's layer has this one and no key for it
+  mla.double_norms = section.boolean("double_norms", false);  // a key of this program's
   return mla;
 }
 
@@ -289,6 +290,7 @@ std::string model_config_to_hf(const ModelConfig& c, DType dtype) {
                     {"v_head_dim", a.v_head_dim},
                     {"rope_theta", a.rope_theta},
                     {"norm_eps", a.norm_eps}};
+    if (a.double_norms) root["attn"]["double_norms"] = true;
   }
   return root.dump(2) + "\n";
 }

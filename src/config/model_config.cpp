@@ -158,9 +158,10 @@ int64_t count_delta_parameters(const ModelConfig& c) {
 int64_t count_mla_parameters(const ModelConfig& c) {
   const MlaConfig& a = *c.attn;
   const int64_t D = c.hidden_size, query_width = a.num_heads * a.qk_head_dim();
-  int64_t count = a.q_lora_rank ? *a.q_lora_rank * (D + 1 + query_width) : D * query_width;
+  const int64_t norms = a.double_norms ? 2 : 1;
+  int64_t count = a.q_lora_rank ? *a.q_lora_rank * (D + norms + query_width) : D * query_width;
   count += a.qk_rope_head_dim * D;
-  count += a.kv_lora_rank * (D + 1 + a.num_heads * (a.qk_nope_head_dim + a.v_head_dim));
+  count += a.kv_lora_rank * (D + norms + a.num_heads * (a.qk_nope_head_dim + a.v_head_dim));
   return count + a.num_heads * a.v_head_dim * D;
 }
 

@@ -21,7 +21,8 @@ struct MlaConfig {
   int64_t qk_rope_head_dim = 0;  // even
   int64_t v_head_dim = 0;
   double rope_theta = 10000;
-  double norm_eps = 1e-6;  // of the rank norms; an FLA folder that doesn't say means 1e-5
+  double norm_eps = 1e-6;     // of the rank norms; an FLA folder that doesn't say means 1e-5
+  bool double_norms = false;  // a second norm behind each rank norm: Megatron's Transformer Engine
 
   int64_t qk_head_dim() const { return qk_nope_head_dim + qk_rope_head_dim; }
   friend bool operator==(const MlaConfig&, const MlaConfig&) = default;

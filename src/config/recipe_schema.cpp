@@ -386,6 +386,9 @@ std::vector<RecipeField> model_fields() {
       only(has_mla,
            number("model.attn.norm_eps", Bound::kPositive, DELTATRAIN_FIELD(model.attn->norm_eps),
                   "Epsilon of the norms on the ranks.")),
+      only(has_mla, boolean("model.attn.double_norms", DELTATRAIN_FIELD(model.attn->double_norms),
+                            "A second norm behind each norm on a rank, as Megatron has under "
+                            "Transformer Engine; such a model has no Hugging Face form.")),
   };
 }
 

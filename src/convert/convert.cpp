@@ -260,6 +260,16 @@ bool takes_optimizer(const WeightSource& source, const TargetOptions& options, R
 
 }  // namespace
 
+std::string find_export_problem(const ModelConfig& config, TargetFormat format, LayerSpec spec) {
+  if (format == TargetFormat::kNative) return "";
+  if (config.attn && config.attn->double_norms) {
+    return "latent attention of Megatron under Transformer Engine, whose rank norms are applied "
+           "twice, one after the other: no single norm equals that, so only a native checkpoint "
+           "holds this model";
+  }
+  return format == TargetFormat::kMegatron ? find_megatron_problem(config, spec) : "";
+}
+
 ConvertReport write_model(const WeightSource& source, const TargetOptions& options,
                           Reporter& reporter) {
   require_unused(options.to);
@@ -271,11 +281,11 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
     report.num_parameters += spec.shape.num_elements();
   if (!report.differences.none()) return report;
   for (const std::string& note : source.notes()) reporter.message("convert", note);
+  if (const std::string problem =
+          find_export_problem(source.config(), options.format, options.layer_spec);
+      !problem.empty())
+    throw UnsupportedError(error_text(options.to.string(), "model", "one of that form", problem));
   if (options.format == TargetFormat::kMegatron) {
-    const std::string problem = find_megatron_problem(source.config(), options.layer_spec);
-    if (!problem.empty())
-      throw UnsupportedError(
-          error_text(options.to.string(), "model", "one that Megatron with Primus has", problem));
     if (source.config().attn && source.config().attn->norm_eps != source.config().norm_eps)
       reporter.warning("convert",
                        fmt::format("Megatron has one epsilon for all norms, {}: the norms "

@@ -22,6 +22,9 @@ enum class TargetFormat : uint8_t {
   kMegatron
 };  // "native", "hf", "megatron"
 
+// Why a model can't be written in a form; empty when it can. Native checkpoints hold every model.
+std::string find_export_problem(const ModelConfig& config, TargetFormat format, LayerSpec spec);
+
 struct TargetOptions {
   std::filesystem::path to;  // does not exist, or is an empty folder
   TargetFormat format = TargetFormat::kHuggingFace;

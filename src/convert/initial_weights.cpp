@@ -34,9 +34,9 @@ const std::vector<const char*>& registered(const ModelConfig& config, int64_t la
       "b_proj.weight",   "A_log",           "dt_bias",         "g_proj.0.weight",
       "g_proj.1.weight", "g_proj.1.bias",   "o_norm.weight",   "o_proj.weight"};
   static const std::vector<const char*> kMla = {
-      "q_proj.weight",    "q_proj.0.weight",  "q_proj.1.weight",
-      "q_proj.2.weight",  "k_rope.weight",    "kv_proj.0.weight",
-      "kv_proj.1.weight", "kv_proj.2.weight", "o_proj.weight"};
+      "q_proj.weight",         "q_proj.0.weight",  "q_proj.1.weight",  "q_second_norm.weight",
+      "q_proj.2.weight",       "k_rope.weight",    "kv_proj.0.weight", "kv_proj.1.weight",
+      "kv_second_norm.weight", "kv_proj.2.weight", "o_proj.weight"};
   if (config.is_mla_layer(layer)) return kMla;
   return config.family == ModelFamily::kKda ? kKda : kGdn;
 }

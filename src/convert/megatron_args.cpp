@@ -136,6 +136,7 @@ ModelConfig config_from_args(const MegatronArgs& args, const StoredModelFacts& f
     a.v_head_dim = reader.required("v_head_dim");
     a.rope_theta = args.number("rotary_base").value_or(10000);
     a.norm_eps = c.norm_eps;
+    a.double_norms = facts.has_double_norms;
     c.attn = a;
   }
   validate(c, where + ": args");

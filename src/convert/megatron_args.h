@@ -34,6 +34,7 @@ struct StoredModelFacts {
   ModelFamily family = ModelFamily::kGatedDeltaNet;
   std::vector<int64_t> attention_blocks;
   bool has_query_rank = false;
+  bool has_double_norms = false;  // latent attention under Transformer Engine
   int64_t vocabulary_rows = 0;
 };
 

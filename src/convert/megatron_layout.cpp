@@ -69,10 +69,12 @@ const Row kAttention[] = {
     {"self_attention.linear_proj.weight", {{"attn.o_proj.weight"}}},
     {"self_attention.linear_q_proj.weight", {{"attn.q_proj.weight", Order::kRotaryOfEachHead}}},
     {"self_attention.linear_q_down_proj.weight", {{"attn.q_proj.0.weight"}}},
+    {"self_attention.linear_q_up_proj.layer_norm_weight", {{"attn.q_second_norm.weight"}}},
     {"self_attention.linear_q_up_proj.weight",
      {{"attn.q_proj.2.weight", Order::kRotaryOfEachHead}}},
     {"self_attention.linear_kv_down_proj.weight",
      {{"attn.kv_proj.0.weight"}, {"attn.k_rope.weight", Order::kRotary}}},
+    {"self_attention.linear_kv_up_proj.layer_norm_weight", {{"attn.kv_second_norm.weight"}}},
     {"self_attention.linear_kv_up_proj.weight", {{"attn.kv_proj.2.weight"}}},
     {"self_attention.q_layernorm.weight", {{"attn.q_proj.1.weight"}}},
     {"self_attention.kv_layernorm.weight", {{"attn.kv_proj.1.weight"}}},
@@ -140,7 +142,8 @@ class TableBuilder {
 
   void add_all(const std::string& to, const std::string& from, std::span<const Row> rows) {
     for (const Row& row : rows) {
-      // Latent attention has either one query projection or the three of a rank.
+      // Latent attention has either one query projection or the three of a rank, and second norms
+      // under Transformer Engine alone.
       if (shapes_.contains(from + row.sources.begin()->name)) add_row(to, from, row);
     }
   }
@@ -261,10 +264,13 @@ std::map<std::string, TensorRows> rows_in_megatron(const ModelConfig& config,
 int64_t padded_vocabulary(int64_t vocab_size) { return round_up(vocab_size, kVocabularyMultiple); }
 
 std::string find_megatron_problem(const ModelConfig& config, LayerSpec spec) {
-  if (config.attn && spec == LayerSpec::kTe) {
+  if (config.attn && spec == LayerSpec::kTe && !config.attn->double_norms) {
     return "latent attention under Transformer Engine applies the norms of its ranks twice, which "
-           "no "
-           "model elsewhere does; use the no-te spec";
+           "this model doesn't; use the no-te spec";
+  }
+  if (config.attn && spec == LayerSpec::kNoTe && config.attn->double_norms) {
+    return "latent attention whose rank norms are applied twice, which it has under Transformer "
+           "Engine alone";
   }
   if (!config.use_short_conv) return "a mixer without short convolutions";
   if (config.family == ModelFamily::kGatedDeltaNet && !config.use_gate)

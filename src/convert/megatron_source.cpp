@@ -217,13 +217,6 @@ class MegatronSource : public WeightSource {
         refuse("KDA with separate projections, the layout of an old branch of Primus");
       if (name.ends_with("mixer.D") || name.ends_with("mixer.norm.weight"))
         refuse("Mamba-2 mixers");
-      if (name.ends_with("linear_q_up_proj.layer_norm_weight") ||
-          name.ends_with("linear_kv_up_proj.layer_norm_weight")) {
-        refuse(
-            "latent attention under Transformer Engine: the norms of its ranks are applied twice, "
-            "one after the other, and no single norm equals that, so there is nothing to convert "
-            "it to");
-      }
     }
   }
 
@@ -240,6 +233,7 @@ class MegatronSource : public WeightSource {
       }
     }
     std::sort(facts.attention_blocks.begin(), facts.attention_blocks.end());
+    facts.has_double_norms = !facts.attention_blocks.empty() && spec_ == LayerSpec::kTe;
     if (has("embedding.word_embeddings.weight"))
       facts.vocabulary_rows =
           by_name_.at("embedding.word_embeddings.weight")->tensor.shape.rank() == 2
@@ -249,6 +243,8 @@ class MegatronSource : public WeightSource {
   }
 
   void find_config(const MegatronArgs& args, const OpenOptions& options) {
+    spec_ = has("decoder.layers.1.mlp.linear_fc1.layer_norm_weight") ? LayerSpec::kTe
+                                                                     : LayerSpec::kNoTe;
     const StoredModelFacts stored = facts();
     std::optional<ModelConfig> given = options.config;
     std::string from = "--config";
@@ -270,8 +266,13 @@ class MegatronSource : public WeightSource {
                                    "args or a config.json beside, which say what the model is",
                                    "neither; --config names a config.json or a recipe"));
     }
-    spec_ = has("decoder.layers.1.mlp.linear_fc1.layer_norm_weight") ? LayerSpec::kTe
-                                                                     : LayerSpec::kNoTe;
+    if (config_.attn && config_.attn->double_norms != stored.has_double_norms) {
+      const auto shown = [](bool double_norms) { return double_norms ? "true" : "false"; };
+      throw ConfigError(error_text(
+          from, "attn.double_norms",
+          std::string(shown(stored.has_double_norms)) + ", as the checkpoint's tensors have it",
+          shown(config_.attn->double_norms)));
+    }
     if (const std::string problem = find_megatron_problem(config_, spec_); !problem.empty())
       throw UnsupportedError(
           error_text(from, "model", "one that Megatron with Primus has", problem));

@@ -35,6 +35,8 @@ enum class When : uint8_t {
   kConv,   // use_short_conv
   kQRank,  // q_lora_rank given
   kNoQRank,
+  kDoubleNorms,  // attn.double_norms
+  kDoubleQNorm,  // both
 };
 
 struct Row {
@@ -95,6 +97,8 @@ const Row kMla[] = {
     {"attn.kv_proj.0.weight", {Size::kKvRank, Size::kHidden}},
     {"attn.kv_proj.1.weight", {Size::kKvRank}},
     {"attn.kv_proj.2.weight", {Size::kKeyValue, Size::kKvRank}},
+    {"attn.q_second_norm.weight", {Size::kQRank}, When::kDoubleQNorm},
+    {"attn.kv_second_norm.weight", {Size::kKvRank}, When::kDoubleNorms},
     {"attn.o_proj.weight", {Size::kHidden, Size::kOut}},
 };
 
@@ -154,6 +158,10 @@ bool applies(When when, const ModelConfig& c) {
       return c.attn && c.attn->q_lora_rank.has_value();
     case When::kNoQRank:
       return c.attn && !c.attn->q_lora_rank.has_value();
+    case When::kDoubleNorms:
+      return c.attn && c.attn->double_norms;
+    case When::kDoubleQNorm:
+      return c.attn && c.attn->double_norms && c.attn->q_lora_rank.has_value();
   }
   return false;
 }

@@ -4,8 +4,9 @@
 //   [q0 | kv0 | kr] = x W_in^T     q = norm(q0) W_q^T     [k_nope | v] per head = norm(kv0) W_kv^T
 //   q = [q_nope | rotary(q_rope)]  k = [k_nope | rotary(kr)]  out = attention(q, k, v) W_o^T
 //
-// Without q_lora_rank, q = x W_q^T directly. Source: arXiv:2405.04434; names as FLA's
-// MultiheadLatentAttention.
+// Without q_lora_rank, q = x W_q^T directly. With double_norms, norm(x) = norm_2(norm_1(x)), each
+// with weights of its own: Megatron under Transformer Engine has the second one fused into the
+// product behind it. Source: arXiv:2405.04434; names as FLA's MultiheadLatentAttention.
 
 #include <cmath>
 
@@ -42,13 +43,18 @@ class MultiHeadLatentAttention final : public Mixer {
     group.push_back(matrix("kv_proj.0.weight", config_.kv_lora_rank, D));
     group.push_back(matrix("k_rope.weight", config_.qk_rope_head_dim, D));
     in_proj_ = builder.add_group(group);
+    const auto norms = [&](const char* first, const char* second, int64_t size) {
+      RankNorm rank{.first = builder.add(norm(first, size))};
+      if (config_.double_norms) rank.second = builder.add(norm(second, size));
+      return rank;
+    };
     if (q_rank_ > 0) {
-      q_norm_ = builder.add(norm("q_proj.1.weight", q_rank_));
+      q_norm_ = norms("q_proj.1.weight", "q_second_norm.weight", q_rank_);
       q_proj_ = builder.add(matrix("q_proj.2.weight", q_width, q_rank_));
     } else {
       q_proj_ = builder.add(matrix("q_proj.weight", q_width, D));
     }
-    kv_norm_ = builder.add(norm("kv_proj.1.weight", config_.kv_lora_rank));
+    kv_norm_ = norms("kv_proj.1.weight", "kv_second_norm.weight", config_.kv_lora_rank);
     kv_proj_ = builder.add(matrix("kv_proj.2.weight", n * kv_head_width(), config_.kv_lora_rank));
     o_proj_ = builder.add(matrix("o_proj.weight", D, n * config_.v_head_dim));
   }
@@ -64,33 +70,22 @@ class MultiHeadLatentAttention final : public Mixer {
     q_RHK_ = pass.save_activation({R, n, config_.qk_head_dim()});
     const Tensor q_flat_RX = q_RHK_.reshape({R, n * config_.qk_head_dim()});
     if (q_rank_ > 0) {
-      q_inv_rms_R_ = pass.save(context.statistics_dtype(), {R});
-      normed_q_RX_ = pass.save_activation({R, q_rank_});
-      ops::rms_norm_forward(context, {.x_RD = q0(projected_RX_),
-                                      .weight_D = pass.weight(q_norm_),
-                                      .y_RD = normed_q_RX_,
-                                      .inv_rms_R = q_inv_rms_R_,
-                                      .eps = config_.norm_eps});
+      apply(pass, q0(projected_RX_), q_norm_);
       ops::linear_forward(
-          context, {.x_RD = normed_q_RX_, .weight_XD = pass.weight(q_proj_), .y_RX = q_flat_RX});
+          context,
+          {.x_RD = q_norm_.output_RX, .weight_XD = pass.weight(q_proj_), .y_RX = q_flat_RX});
     } else {
       ops::linear_forward(context,
                           {.x_RD = x_RD, .weight_XD = pass.weight(q_proj_), .y_RX = q_flat_RX});
     }
     rotate(pass, q_rope(q_RHK_), ops::RotaryDirection::kForward);
 
-    kv_inv_rms_R_ = pass.save(context.statistics_dtype(), {R});
-    normed_kv_RX_ = pass.save_activation({R, config_.kv_lora_rank});
+    apply(pass, kv0(projected_RX_), kv_norm_);
     kv_RX_ = pass.save_activation({R, n * kv_head_width()});
     k_RHK_ = pass.save_activation({R, n, config_.qk_head_dim()});
     o_RHV_ = pass.save_activation({R, n, config_.v_head_dim});
-    ops::rms_norm_forward(context, {.x_RD = kv0(projected_RX_),
-                                    .weight_D = pass.weight(kv_norm_),
-                                    .y_RD = normed_kv_RX_,
-                                    .inv_rms_R = kv_inv_rms_R_,
-                                    .eps = config_.norm_eps});
     ops::linear_forward(
-        context, {.x_RD = normed_kv_RX_, .weight_XD = pass.weight(kv_proj_), .y_RX = kv_RX_});
+        context, {.x_RD = kv_norm_.output_RX, .weight_XD = pass.weight(kv_proj_), .y_RX = kv_RX_});
     const Tensor k_rope_R1X = k_rope(projected_RX_).split_last(1, config_.qk_rope_head_dim);
     rotate(pass, k_rope_R1X, ops::RotaryDirection::kForward);
     ops::mla_key_forward(
@@ -153,16 +148,11 @@ class MultiHeadLatentAttention final : public Mixer {
       const Arena::ScratchScope inner(*context.arena);
       const Tensor d_normed_kv_RX = pass.scratch_activation({R, config_.kv_lora_rank});
       ops::linear_backward(context, {.dy_RX = dkv_RX,
-                                     .x_RD = normed_kv_RX_,
+                                     .x_RD = kv_norm_.output_RX,
                                      .weight_XD = pass.weight(kv_proj_),
                                      .dx_RD = d_normed_kv_RX,
                                      .dweight_XD = pass.gradient(kv_proj_)});
-      ops::rms_norm_backward(context, {.dy_RD = d_normed_kv_RX,
-                                       .sum_RD = kv0(projected_RX_),
-                                       .weight_D = pass.weight(kv_norm_),
-                                       .inv_rms_R = kv_inv_rms_R_,
-                                       .dx_RD = kv0(d_projected_RX),
-                                       .dweight_D = pass.gradient(kv_norm_)});
+      apply_backward(pass, kv_norm_, d_normed_kv_RX, kv0(projected_RX_), kv0(d_projected_RX));
     }
     rotate(pass, q_rope(dq_RHK), ops::RotaryDirection::kBackward);
     const Tensor dq_flat_RX = dq_RHK.reshape({R, n * config_.qk_head_dim()});
@@ -170,16 +160,11 @@ class MultiHeadLatentAttention final : public Mixer {
     if (q_rank_ > 0) {
       const Tensor d_normed_q_RX = pass.scratch_activation({R, q_rank_});
       ops::linear_backward(context, {.dy_RX = dq_flat_RX,
-                                     .x_RD = normed_q_RX_,
+                                     .x_RD = q_norm_.output_RX,
                                      .weight_XD = pass.weight(q_proj_),
                                      .dx_RD = d_normed_q_RX,
                                      .dweight_XD = pass.gradient(q_proj_)});
-      ops::rms_norm_backward(context, {.dy_RD = d_normed_q_RX,
-                                       .sum_RD = q0(projected_RX_),
-                                       .weight_D = pass.weight(q_norm_),
-                                       .inv_rms_R = q_inv_rms_R_,
-                                       .dx_RD = q0(d_projected_RX),
-                                       .dweight_D = pass.gradient(q_norm_)});
+      apply_backward(pass, q_norm_, d_normed_q_RX, q0(projected_RX_), q0(d_projected_RX));
     } else {
       ops::linear_backward(context, {.dy_RX = dq_flat_RX,
                                      .x_RD = x_RD,
@@ -205,6 +190,57 @@ class MultiHeadLatentAttention final : public Mixer {
   }
 
  private:
+  // The norm on a rank, or two in a row, and what forward keeps of it.
+  struct RankNorm {
+    ParameterView first;
+    ParameterView second;     // undefined without double_norms
+    Tensor between_RX;        // saved  output of the first of two
+    Tensor output_RX;         // saved
+    Tensor first_inv_rms_R;   // saved
+    Tensor second_inv_rms_R;  // saved  with double_norms
+  };
+
+  void apply(const Pass& pass, const Tensor& x_RX, RankNorm& norm) const {
+    const Shape shape = {pass.num_rows(), x_RX.size(1)};
+    const auto one = [&](const Tensor& from, const ParameterView& weight, Tensor& to,
+                         Tensor& inv_rms_R) {
+      inv_rms_R = pass.save(pass.context.statistics_dtype(), {pass.num_rows()});
+      to = pass.save_activation(shape);
+      ops::rms_norm_forward(pass.context, {.x_RD = from,
+                                           .weight_D = pass.weight(weight),
+                                           .y_RD = to,
+                                           .inv_rms_R = inv_rms_R,
+                                           .eps = config_.norm_eps});
+    };
+    if (!norm.second.defined()) {
+      one(x_RX, norm.first, norm.output_RX, norm.first_inv_rms_R);
+      return;
+    }
+    one(x_RX, norm.first, norm.between_RX, norm.first_inv_rms_R);
+    one(norm.between_RX, norm.second, norm.output_RX, norm.second_inv_rms_R);
+  }
+
+  // x as apply() got it; dx overwritten.
+  static void apply_backward(const Pass& pass, const RankNorm& norm, const Tensor& dy_RX,
+                             const Tensor& x_RX, const Tensor& dx_RX) {
+    const auto one = [&](const Tensor& dy, const Tensor& x, const ParameterView& weight,
+                         const Tensor& inv_rms_R, const Tensor& dx) {
+      ops::rms_norm_backward(pass.context, {.dy_RD = dy,
+                                            .sum_RD = x,
+                                            .weight_D = pass.weight(weight),
+                                            .inv_rms_R = inv_rms_R,
+                                            .dx_RD = dx,
+                                            .dweight_D = pass.gradient(weight)});
+    };
+    if (!norm.second.defined()) {
+      one(dy_RX, x_RX, norm.first, norm.first_inv_rms_R, dx_RX);
+      return;
+    }
+    const Tensor d_between_RX = pass.scratch_activation({pass.num_rows(), x_RX.size(1)});
+    one(dy_RX, norm.between_RX, norm.second, norm.second_inv_rms_R, d_between_RX);
+    one(d_between_RX, x_RX, norm.first, norm.first_inv_rms_R, dx_RX);
+  }
+
   int64_t kv_head_width() const { return config_.qk_nope_head_dim + config_.v_head_dim; }
   double scale() const { return 1 / std::sqrt(static_cast<double>(config_.qk_head_dim())); }
 
@@ -241,9 +277,9 @@ class MultiHeadLatentAttention final : public Mixer {
 
   MlaConfig config_;
   int64_t q_rank_ = 0;  // 0: one query projection
-  ParameterView in_proj_, q_norm_, q_proj_, kv_norm_, kv_proj_, o_proj_;
-  Tensor projected_RX_, q_RHK_, q_inv_rms_R_, normed_q_RX_, kv_inv_rms_R_, normed_kv_RX_, kv_RX_,
-      k_RHK_, o_RHV_, lse_RH_;
+  ParameterView in_proj_, q_proj_, kv_proj_, o_proj_;
+  RankNorm q_norm_, kv_norm_;
+  Tensor projected_RX_, q_RHK_, kv_RX_, k_RHK_, o_RHV_, lse_RH_;
 };
 
 }  // namespace

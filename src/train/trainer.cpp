@@ -15,7 +15,7 @@
 #include "base/size_text.h"
 #include "checkpoint/checkpoint.h"
 #include "config/hf_config.h"
-#include "convert/megatron_layout.h"
+#include "convert/convert.h"
 #include "data/loader.h"
 #include "data/recipe_source.h"
 #include "data/source_digest.h"
@@ -538,13 +538,16 @@ void refuse_impossible_checkpoints(const Recipe& recipe) {
   if (config.load && config.init_from)
     throw ConfigError(
         error_text("train", "checkpoint.load", "null beside checkpoint.init_from", *config.load));
-  if (config.format != CheckpointFormat::kMegatron) return;
   const auto spec = config.megatron_spec == MegatronLayers::kTe ? convert::LayerSpec::kTe
                                                                 : convert::LayerSpec::kNoTe;
-  const std::string problem = convert::find_megatron_problem(recipe.model, spec);
-  if (!problem.empty())
-    throw UnsupportedError(error_text("train", "checkpoint.format megatron",
-                                      "a model that Megatron with Primus has", problem));
+  const auto refuse = [&](const char* key, convert::TargetFormat format) {
+    const std::string problem = convert::find_export_problem(recipe.model, format, spec);
+    if (!problem.empty())
+      throw UnsupportedError(error_text("train", key, "a model of that form", problem));
+  };
+  if (config.format == CheckpointFormat::kMegatron)
+    refuse("checkpoint.format megatron", convert::TargetFormat::kMegatron);
+  if (config.hf) refuse("checkpoint.hf", convert::TargetFormat::kHuggingFace);
 }
 
 TrainResult Trainer::run() {

@@ -60,6 +60,14 @@ TEST_P(ParameterTableTest, EqualsTheModelsRegistryAndCount) {
   if (config.attn) {
     config.attn->q_lora_rank.reset();
     expect_registry_agrees(config);
+    config.attn->double_norms = true;
+    expect_registry_agrees(config);
+    config.attn->q_lora_rank = 8;
+    expect_registry_agrees(config);
+    count = 0;
+    for (const formats::TensorSpec& spec : model_parameters(config))
+      count += spec.shape.num_elements();
+    EXPECT_EQ(count, count_parameters(config));
   }
 }
 

@@ -34,6 +34,7 @@ VARIANTS = {
     'kda_grouped': dict(KDA, num_v_heads=4, expand_v=1.0),
     'gdn_mla_no_q_rank': dict(GDN, attn=dict(MLA, q_lora_rank=None)),
     'kda_mla': dict(KDA, attn=MLA),
+    'gdn_mla_double_norms': dict(GDN, attn=dict(MLA, double_norms=True)),
     'gdn_untied': dict(GDN, tie_word_embeddings=False),
 }
 
@@ -102,12 +103,17 @@ def latent_attention(a, w, prefix, x):
     B, T, _ = x.shape
     n, dn, dr, dv = a['num_heads'], a['qk_nope_head_dim'], a['qk_rope_head_dim'], a['v_head_dim']
     linear = lambda name, y: y @ w[prefix + name + '.weight'].T
+
+    def norm(y, first, second):
+        y = rms_norm(y, w[prefix + first + '.weight'], a['norm_eps'])
+        return rms_norm(y, w[prefix + second + '.weight'], a['norm_eps']) if a.get('double_norms') else y
+
     if a['q_lora_rank']:
-        q = linear('q_proj.2', rms_norm(linear('q_proj.0', x), w[prefix + 'q_proj.1.weight'], a['norm_eps']))
+        q = linear('q_proj.2', norm(linear('q_proj.0', x), 'q_proj.1', 'q_second_norm'))
     else:
         q = linear('q_proj', x)
     q = q.view(B, T, n, dn + dr)
-    kv = linear('kv_proj.2', rms_norm(linear('kv_proj.0', x), w[prefix + 'kv_proj.1.weight'], a['norm_eps']))
+    kv = linear('kv_proj.2', norm(linear('kv_proj.0', x), 'kv_proj.1', 'kv_second_norm'))
     kv = kv.view(B, T, n, dn + dv)
     key = rotate(linear('k_rope', x).view(B, T, 1, dr), a['rope_theta']).expand(-1, -1, n, -1)
     q = torch.cat([q[..., :dn], rotate(q[..., dn:], a['rope_theta'])], -1)
@@ -176,6 +182,8 @@ def shapes(config):
         a = config['attn']
         if a and i in a['layers']:
             n, dq, r = a['num_heads'], a['qk_nope_head_dim'] + a['qk_rope_head_dim'], a['q_lora_rank']
+            if a.get('double_norms'):
+                out.update({b + 'q_second_norm.weight': (r,), b + 'kv_second_norm.weight': (a['kv_lora_rank'],)})
             if r:
                 out.update({b + 'q_proj.0.weight': (r, D), b + 'q_proj.1.weight': (r,), b + 'q_proj.2.weight': (n * dq, r)})
             else:

@@ -152,7 +152,8 @@ INSTANTIATE_TEST_SUITE_P(
     Configs, VariantTest,
     testing::Combine(testing::Values("gdn_neg_eigval", "gdn_no_gate", "gdn_mla_no_q_rank",
                                      "gdn_untied", "kda_neg_eigval", "kda_lower_bound",
-                                     "kda_safe_gate", "kda_grouped", "kda_mla"),
+                                     "kda_safe_gate", "kda_grouped", "kda_mla",
+                                     "gdn_mla_double_norms"),
                      testing::Values(DeviceKind::kReference, DeviceKind::kCpu)),
     [](const auto& param) {
       return std::get<0>(param.param) + "_on_" +

@@ -647,6 +647,13 @@ TEST_F(TrainTest, FallsBackFromABrokenMegatronCheckpoint) {
 TEST_F(TrainTest, RefusesFormsThatItsModelDoesNotHaveBeforeItStarts) {
   EXPECT_THROW(run("refused", {"checkpoint.format=megatron", "model.allow_neg_eigval=true"}),
                UnsupportedError);
+  for (const char* form : {"checkpoint.hf=true", "checkpoint.format=megatron"}) {
+    EXPECT_THROW(run("refused", {form, "model.attn.double_norms=true", "model.attn.layers=[0]",
+                                 "model.attn.num_heads=2", "model.attn.kv_lora_rank=8",
+                                 "model.attn.qk_nope_head_dim=4", "model.attn.qk_rope_head_dim=4",
+                                 "model.attn.v_head_dim=4"}),
+                 UnsupportedError);
+  }
   EXPECT_FALSE(std::filesystem::exists(folder_ / "refused"));
 }
 
