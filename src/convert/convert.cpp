@@ -12,6 +12,7 @@
 #include "base/hash.h"
 #include "checkpoint/checkpoint_writer.h"
 #include "convert/companion_files.h"
+#include "convert/finite_source.h"
 #include "convert/parameter_table.h"
 #include "convert/weight_source.h"
 #include "formats/element_cast.h"
@@ -330,13 +331,15 @@ ConvertReport write_model(const WeightSource& source, const TargetOptions& optio
   const auto on_tensor = [&](const std::string& name) {
     reporter.progress("convert", done++, total, "tensors", name);
   };
+  const FiniteSource checked(source, specs);
   if (options.format == TargetFormat::kNative) {
-    write_native(source, specs, companions, options.max_file_bytes, report.optimizer, folder.path(),
-                 on_tensor);
+    write_native(checked, specs, companions, options.max_file_bytes, report.optimizer,
+                 folder.path(), on_tensor);
   } else if (options.format == TargetFormat::kMegatron) {
-    write_megatron(source, options, dtype, companions, folder.path(), on_tensor);
+    write_megatron(checked, options, dtype, companions, folder.path(), on_tensor);
   } else {
-    write_hugging_face(source, specs, companions, options.max_file_bytes, folder.path(), on_tensor);
+    write_hugging_face(checked, specs, companions, options.max_file_bytes, folder.path(),
+                       on_tensor);
   }
   if (options.round_trip) {
     check_round_trip(source, specs, folder.path(), options.to.string(), report.optimizer,

@@ -56,8 +56,9 @@ struct ConvertReport {
 
 // Writes the weights of `source`. Differences between its tensors and the parameters of its model
 // are returned in the report, and then nothing is written. Throws ConfigError for a target that is
-// in use, FileError when the disk is full (nothing is left behind), and CheckFailedError when the
-// round trip finds a difference.
+// in use, FileError when the disk is full, UnsupportedError for find_export_problem(), and
+// CheckFailedError for a weight that is not finite, or not in the target's dtype, and when the round
+// trip finds a difference; nothing is left behind then.
 ConvertReport write_model(const WeightSource& source, const TargetOptions& target,
                           Reporter& reporter);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -169,6 +170,41 @@ TEST(ConvertStrictTest, ListsEveryDifferenceAndWritesNothing) {
   const auto json = nlohmann::json::parse(test::run_program(arguments + " --json").out);
   EXPECT_FALSE(json["written"].get<bool>());
   EXPECT_EQ(json["extra"], nlohmann::json({"model.final_norm.weight"}));
+}
+
+// A rule, not an accident: what is not a number is carried nowhere.
+TEST(ConvertStrictTest, RefusesWeightsThatAreNotFinite) {
+  const TemporaryFolder folder;
+  for (const float bad :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    std::filesystem::remove_all(folder / "in");
+    copy_model("tiny_gdn", folder / "in");
+    rewrite(folder / "in", [bad](std::vector<Entry>& entries) {
+      find(entries, "model.layers.1.attn.o_proj.weight").values[70] = bad;
+    });
+    for (const TargetFormat format :
+         {TargetFormat::kNative, TargetFormat::kHuggingFace, TargetFormat::kMegatron}) {
+      EXPECT_THAT(
+          message_of(ExitCode::kCheckFailed,
+                     [&] { convert(folder / "in", folder / "out", format); }),
+          HasSubstr("model.layers.1.attn.o_proj.weight: expected numbers that are finite in f32, "
+                    "got NaN or infinity at element 70; nothing was written"));
+      EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+    }
+  }
+  // Finite in f32, but past the largest number of bf16.
+  std::filesystem::remove_all(folder / "in");
+  copy_model("tiny_gdn", folder / "in");
+  rewrite(folder / "in", [](std::vector<Entry>& entries) {
+    find(entries, "model.norm.weight").values[0] = std::numeric_limits<float>::max();
+  });
+  EXPECT_TRUE(convert(folder / "in", folder / "wide", TargetFormat::kHuggingFace).written);
+  EXPECT_THAT(message_of(ExitCode::kCheckFailed,
+                         [&] {
+                           convert(folder / "in", folder / "out", TargetFormat::kHuggingFace,
+                                   DType::kBF16);
+                         }),
+              HasSubstr("model.norm.weight: expected numbers that are finite in bf16"));
 }
 
 TEST(ConvertStrictTest, TakesATiedHeadUnderEitherNameAndStoresItOnce) {
