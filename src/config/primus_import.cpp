@@ -146,17 +146,16 @@ class Importer {
     if (const primus::Spec* found = primus::find_spec(name)) {
       const primus::Spec& spec = *found;
       recipe().model.family = spec.is_kda ? ModelFamily::kKda : ModelFamily::kGatedDeltaNet;
-      if (spec.is_transformer_engine && spec.is_kda) {
-        leaked("spec",
-               "model.model_type kda; this spec also has a gate norm that is never applied, and "
-               "norms latent "
-               "attention's ranks twice: neither is done");
-      } else if (spec.is_transformer_engine && is_true("multi_latent_attention")) {
-        leaked("spec",
-               "model.model_type gated_deltanet; this spec norms latent attention's ranks twice: "
-               "not done");
+      const std::string target =
+          std::string("model.model_type ") + (spec.is_kda ? "kda" : "gated_deltanet");
+      if (spec.is_transformer_engine && is_true("multi_latent_attention")) {
+        leaked("spec", target +
+                           "; this spec norms latent attention's ranks twice; corrected: once "
+                           "(model.attn.double_norms: true in the recipe does as the reference)");
+      } else if (spec.is_transformer_engine && spec.is_kda) {
+        mapped("spec", target + "; its gate norm is never applied and is left out");
       } else {
-        mapped("spec", std::string("model.model_type ") + (spec.is_kda ? "kda" : "gated_deltanet"));
+        mapped("spec", target);
       }
       return;
     }
@@ -393,12 +392,9 @@ class Importer {
       map_prefix("valid_data_path", "", "data.valid",
                  [&](const std::string& path) { r.data.valid = path; });
     }
-    if (is_true("use_fla_data") && text_of("fla_cache_dir").value_or("").empty()) {
-      report(ImportStatus::kInert, "use_fla_data", find("use_fla_data"),
-             "without fla_cache_dir the reference ignores it");
-    } else if (is_true("use_fla_data")) {
-      refused("use_fla_data", "expected false: the order of FLA's data set is not supported");
-    }
+    map_split();
+    map_order();
+    map_loss_mask();
     if (text_of("save")) {
       take_integer("save_interval", "checkpoint.save_interval", r.checkpoint.save_interval, 0);
       report(ImportStatus::kInert, "save", find("save"), "the folder is train's --out");
@@ -409,20 +405,134 @@ class Importer {
         report(ImportStatus::kInert, "save_interval", find("save_interval"), "save is null");
       }
     }
-    if (const auto load = text_of("load")) {
-      const bool is_start = is_true("finetune") || is_true("no_load_optim");
-      if (is_start) {
-        r.checkpoint.init_from = *load;
-        mapped("load", "checkpoint.init_from");
-      } else {
-        report(ImportStatus::kInert, "load", find("load"), "a run goes on with train --resume");
-      }
-    } else if (find("load") != nullptr) {
-      report(ImportStatus::kInert, "load", find("load"), "none");
+    map_load();
+  }
+
+  // Shares of one data set; null in the presets, and without effect where files are named per split.
+  void map_split() {
+    const auto split = text_of("split");
+    const Value* whole = find("data_path");
+    const bool has_whole = whole != nullptr && !primus::is_null(whole->node);
+    if (!split || !has_whole || is_true("mock_data")) return;  // reported with the other rules
+    recipe().data.split = *split;
+    mapped("split", "data.split");
+  }
+
+  struct KnobValue {
+    std::string text;
+    std::string origin;
+  };
+
+  // A knob of the reference's: its environment variable goes before the file. Absent: by default.
+  std::optional<KnobValue> knob(const std::string& key, const std::string& variable) {
+    const auto exported = experiment_.surroundings.find("env." + variable);
+    if (!variable.empty() && exported != experiment_.surroundings.end())
+      return KnobValue{yaml_text(exported->second.node),
+                       exported->second.origin + " (env." + variable + ")"};
+    if (const char* set = variable.empty() ? nullptr : std::getenv(variable.c_str()))
+      return KnobValue{set, "environment " + variable};
+    const auto given = experiment_.settings.find(key);
+    if (given == experiment_.settings.end() || primus::is_null(given->second.node))
+      return std::nullopt;
+    return KnobValue{yaml_text(given->second.node), given->second.origin};
+  }
+
+  void report(ImportStatus status, const std::string& key, const KnobValue& value,
+              const std::string& note) {
+    seen_.insert(key);
+    result_.rows.push_back({status, key, value.text, value.origin, note, false});
+  }
+
+  void map_order() {
+    DataConfig& data = recipe().data;
+    const bool is_cyclic = text_of("dataloader_type").value_or("single") == "cyclic";
+    const auto rows = knob("use_fla_data", "PRIMUS_FLA_DATA");
+    const auto cache = knob("fla_cache_dir", "PRIMUS_FLA_CACHE_DIR");
+    // As the reference reads it.
+    const bool takes_rows = rows && rows->text != "" && rows->text != "\"\"" && rows->text != "0" &&
+                            rows->text != "false" && rows->text != "False";
+    if (takes_rows && (!cache || cache->text.empty() || cache->text == "\"\"")) {
+      report(ImportStatus::kInert, "use_fla_data", *rows,
+             "without fla_cache_dir the reference ignores it");
+    } else if (takes_rows && is_true("mock_data")) {
+      report(ImportStatus::kInert, "use_fla_data", *rows, "mock_data ignores it");
+    } else if (takes_rows) {
+      report(ImportStatus::kMapped, "use_fla_data", *rows, "data.order torch-distributed");
+      report(ImportStatus::kMapped, "fla_cache_dir", *cache, "data.train");
+      data.train = cache->text;
+      data.order = DataOrder::kTorchDistributed;
+      if (is_cyclic)
+        leaked("dataloader_type",
+               "the reference would shuffle FLA's order once more; corrected: it is kept");
+      return;
+    }
+    const Value* type = find("dataloader_type");
+    const std::string name = text_of("dataloader_type").value_or("single");
+    if (name != "single" && name != "cyclic") {
+      refused("dataloader_type", "expected single or cyclic");
+      return;
+    }
+    data.order = is_cyclic ? DataOrder::kMegatronCyclic : DataOrder::kMegatron;
+    if (type->layer != primus::Layer::kMegatron || is_cyclic)
+      mapped("dataloader_type", is_cyclic ? "data.order megatron-cyclic" : "data.order megatron");
+  }
+
+  // Whether the reference would take one of its fused loss heads.
+  bool has_fused_head() {
+    const auto mode = knob("fused_ce_mode", "PRIMUS_FUSED_CE");
+    return mode && (mode->text == "1" || mode->text == "2");
+  }
+
+  void map_loss_mask() {
+    if (find("eod_mask_loss") == nullptr) return;
+    bool& mask = recipe().data.eod_mask_loss;
+    take_boolean("eod_mask_loss", "data.eod_mask_loss", mask);
+    if (!mask) return;
+    ImportRow& row = result_.rows.back();
+    if (!recipe().model.eos_token_id) {
+      row.status = ImportStatus::kRefused;
+      row.note =
+          "tokenizer_model's end of document is not known: --set eod_mask_loss=false, and give "
+          "data.eod_mask_loss and model.eos_token_id in the recipe";
+    } else if (has_fused_head()) {
+      row.status = ImportStatus::kLeaked;
+      row.note =
+          "the reference's fused_ce_mode ignores the mask; corrected: data.eod_mask_loss is true";
     }
   }
 
-  // One prefix; several, or weights with prefixes, are refused.
+  // Which checkpoint the run starts from, and how much of it is taken.
+  void map_load() {
+    CheckpointConfig& checkpoint = recipe().checkpoint;
+    const auto load = text_of("load");
+    const auto pretrained = text_of("pretrained_checkpoint");
+    if (!load) {
+      if (find("load") != nullptr) report(ImportStatus::kInert, "load", find("load"), "none");
+      if (pretrained) {
+        checkpoint.init_from = *pretrained;
+        mapped("pretrained_checkpoint", "checkpoint.init_from");
+      }
+      return;  // what speaks of load is reported with the other rules
+    }
+    checkpoint.load = *load;
+    mapped("load", "checkpoint.load");
+    if (pretrained)
+      report(ImportStatus::kInert, "pretrained_checkpoint", find("pretrained_checkpoint"),
+             "of a load that holds no checkpoint, which train refuses");
+    const std::pair<const char*, bool*> parts[] = {{"finetune", &checkpoint.finetune},
+                                                   {"no_load_optim", &checkpoint.no_load_optim},
+                                                   {"no_load_rng", &checkpoint.no_load_rng}};
+    for (const auto& [key, field] : parts) {
+      if (find(key) != nullptr) take_boolean(key, std::string("checkpoint.") + key, *field);
+    }
+    if (text_of("ckpt_step")) {
+      int64_t step = 0;
+      take_integer("ckpt_step", "checkpoint.ckpt_step", step);
+      checkpoint.ckpt_step = step;
+    }
+  }
+
+  // Prefixes, for `put` as one text: one, or several with or without a weight before each.
   template <class Put>
   void map_prefix(const std::string& key, const std::string& other, const std::string& target,
                   Put put) {
@@ -445,10 +555,8 @@ class Importer {
       }
       if (words.empty() || is_true("mock_data")) {
         report(ImportStatus::kInert, name, value, words.empty() ? "none" : "mock_data ignores it");
-      } else if (words.size() > 1) {
-        refused(name, "expected one prefix: blends are not supported");
       } else {
-        put(words.front());
+        put(fmt::format("{}", fmt::join(words, " ")));
         mapped(name, target);
       }
     }
@@ -460,27 +568,17 @@ class Importer {
   // Environment goes before the file, and the file before the default.
   void report_knobs() {
     for (const primus::Knob& knob : primus::kernel_knobs()) {
-      const auto given = experiment_.settings.find(knob.key);
-      const auto exported = experiment_.surroundings.find("env." + knob.environment);
-      const char* variable =
-          knob.environment.empty() ? nullptr : std::getenv(knob.environment.c_str());
+      const auto given = this->knob(knob.key, knob.environment);
+      if (!given && experiment_.settings.count(knob.key) == 0) continue;
       ImportRow row{ImportStatus::kInert,
                     knob.key,
                     knob.default_text,
                     "the reference's default",
                     "chooses a kernel of the reference",
                     false};
-      if (exported != experiment_.surroundings.end()) {
-        row.value = yaml_text(exported->second.node);
-        row.origin = exported->second.origin + " (env." + knob.environment + ")";
-      } else if (variable != nullptr) {
-        row.value = variable;
-        row.origin = "environment " + knob.environment;
-      } else if (given == experiment_.settings.end()) {
-        continue;
-      } else if (!primus::is_null(given->second.node)) {
-        row.value = yaml_text(given->second.node);
-        row.origin = given->second.origin;
+      if (given) {
+        row.value = given->text;
+        row.origin = given->origin;
       }
       if (knob.key == "fused_ce_mode") row.note += "; modes 1 and 2 ignore the loss mask";
       seen_.insert(knob.key);

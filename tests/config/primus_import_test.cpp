@@ -27,7 +27,8 @@ class PrimusImportTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ::unsetenv("IMPORT_TEST_NAME");
-    ::unsetenv("PRIMUS_FUSED_CE");
+    for (const char* variable : {"PRIMUS_FUSED_CE", "PRIMUS_FLA_DATA", "PRIMUS_FLA_CACHE_DIR"})
+      ::unsetenv(variable);
     write("primus/configs/modules/module_base.yaml", "trainable: false\nsink_level: null\n");
     write("primus/configs/modules/megatron/trainer_base.yaml",
           "extends:\n  - ../module_base.yaml\n"
@@ -216,11 +217,12 @@ TEST_F(PrimusImportTest, BasesInheritNothingAndWhatLeaksInIsCorrected) {
   EXPECT_EQ(line(result, "normalization"),
             "leaked LayerNorm: corrected: these models have RMSNorm\n");
   EXPECT_EQ(line(result, "layernorm_epsilon"), "leaked 1e-5: corrected: model.norm_eps is 1e-06\n");
-  EXPECT_EQ(
-      line(result, "dataloader_type"),
-      "leaked cyclic: corrected: the order of the data set is kept, not shuffled once more\n");
-  EXPECT_THAT(line(result, "spec"),
-              HasSubstr("leaked [some.module, kda_hybrid_stack_spec]: model.model_type kda"));
+  EXPECT_EQ(line(result, "dataloader_type"), "mapped cyclic: data.order megatron-cyclic\n");
+  EXPECT_EQ(line(result, "spec"),
+            "leaked [some.module, kda_hybrid_stack_spec]: model.model_type kda; this spec norms "
+            "latent attention's ranks twice; corrected: once (model.attn.double_norms: true in the "
+            "recipe does as the reference)\n");
+  EXPECT_FALSE(result.recipe.model.attn->double_norms);
   EXPECT_EQ(
       line(result, "linear_num_key_heads"),
       "leaked 16: model.num_heads; no file sets it, so Megatron's own number is kept: give --set "
@@ -250,12 +252,12 @@ TEST_F(PrimusImportTest, WhatTheAuthorAskedForIsRefusedNotCorrected) {
             "refused 2: data parallel only\n");
   EXPECT_EQ(line(gdn("      num_experts: 8\n"), "num_experts"),
             "refused 8: no mixture of experts\n");
-  EXPECT_THAT(line(gdn("      eod_mask_loss: yes\n"), "eod_mask_loss"),
-              HasSubstr("refused yes: every token"));
   EXPECT_EQ(line(gdn("      lr_decay_style: WSD\n"), "lr_decay_style"),
             "refused WSD: expected constant, linear or cosine\n");
-  EXPECT_EQ(line(gdn("      train_data_path: 0.3 a 0.7 b\n"), "train_data_path"),
-            "refused 0.3 a 0.7 b: expected one prefix: blends are not supported\n");
+  EXPECT_EQ(line(gdn("      dataloader_type: external\n"), "dataloader_type"),
+            "refused external: expected single or cyclic\n");
+  EXPECT_EQ(line(gdn("      use_checkpoint_args: true\n"), "use_checkpoint_args"),
+            "refused true: the recipe says the model and the training\n");
   EXPECT_EQ(line(gdn("", {.overrides = {"lr=fast"}}), "lr"), "refused fast: expected a number\n");
 }
 
@@ -337,10 +339,82 @@ TEST_F(PrimusImportTest, DataWeightsAndFilesAreMapped) {
           "      load: weights\n      finetune: true\n");
   EXPECT_EQ(result.recipe.data.train, "data/a");
   EXPECT_EQ(result.recipe.data.valid, "data/b");
-  EXPECT_EQ(result.recipe.checkpoint.init_from, "weights");
   EXPECT_EQ(result.recipe.checkpoint.save_interval, 0);
-  EXPECT_EQ(line(gdn("      load: weights\n"), "load"),
-            "inert weights: a run goes on with train --resume\n");
+  EXPECT_EQ(gdn("      train_data_path: 0.3 a 0.7 b\n").recipe.data.train, "0.3 a 0.7 b");
+  ImportResult whole = gdn("      data_path: a\n      split: '99,1,0'\n");
+  EXPECT_EQ(whole.recipe.data.split, "99,1,0");
+  EXPECT_EQ(line(whole, "split"), "mapped \"99,1,0\": data.split\n");
+  whole = gdn("      train_data_path: a\n      split: '99,1,0'\n");
+  EXPECT_EQ(whole.recipe.data.split, std::nullopt);
+  EXPECT_EQ(line(whole, "split"), "inert \"99,1,0\": files are named per split\n");
+}
+
+// What each option takes of the checkpoint stands in the recipe under the same name.
+TEST_F(PrimusImportTest, LoadKeepsItsMeaning) {
+  ImportResult result =
+      gdn("      load: start\n      no_load_optim: true\n      no_load_rng: true\n"
+          "      ckpt_step: 12\n");
+  EXPECT_EQ(result.count(ImportStatus::kRefused), 0);
+  EXPECT_EQ(line(result, "load"), "mapped start: checkpoint.load\n");
+  EXPECT_EQ(line(result, "no_load_optim"), "mapped true: checkpoint.no_load_optim\n");
+  EXPECT_EQ(line(result, "ckpt_step"), "mapped 12: checkpoint.ckpt_step\n");
+  CheckpointConfig wanted;
+  wanted.load = "start";
+  wanted.no_load_optim = wanted.no_load_rng = true;
+  wanted.ckpt_step = 12;
+  EXPECT_EQ(result.recipe.checkpoint, wanted);
+  // The validated 300M recipe: weights that FLA would start from.
+  result = gdn("      load: start\n      finetune: true\n      no_load_optim: true\n");
+  wanted = {};
+  wanted.load = "start";
+  wanted.finetune = wanted.no_load_optim = true;
+  EXPECT_EQ(result.recipe.checkpoint, wanted);
+  EXPECT_EQ(gdn("      load: start\n").recipe.checkpoint.load, "start");
+
+  result = gdn("      no_load_optim: true\n");
+  EXPECT_EQ(line(result, "load"), "inert null: none\n");
+  EXPECT_EQ(line(result, "no_load_optim"), "inert true: there is no load\n");
+  EXPECT_EQ(result.recipe.checkpoint, CheckpointConfig{});
+  result = gdn("      pretrained_checkpoint: weights\n");
+  EXPECT_EQ(line(result, "pretrained_checkpoint"), "mapped weights: checkpoint.init_from\n");
+  EXPECT_EQ(result.recipe.checkpoint.init_from, "weights");
+}
+
+TEST_F(PrimusImportTest, OrdersAndTheMaskOfEndsAreMapped) {
+  EXPECT_EQ(gdn().recipe.data.order, DataOrder::kMegatronCyclic);  // of pre_trainer.yaml
+  EXPECT_EQ(gdn("      dataloader_type: single\n").recipe.data.order, DataOrder::kMegatron);
+  const std::string rows = "      use_fla_data: true\n      fla_cache_dir: cache\n";
+  ImportResult result = gdn(rows);
+  EXPECT_EQ(result.recipe.data.order, DataOrder::kTorchDistributed);
+  EXPECT_EQ(result.recipe.data.train, "cache");
+  EXPECT_EQ(line(result, "use_fla_data"), "mapped true: data.order torch-distributed\n");
+  EXPECT_EQ(line(result, "dataloader_type"),
+            "leaked cyclic: the reference would shuffle FLA's order once more; corrected: it is "
+            "kept\n");
+  EXPECT_EQ(line(gdn(rows + "      dataloader_type: single\n"), "dataloader_type"),
+            "inert single: the order of the data set is kept\n");
+  EXPECT_EQ(line(gdn("      use_fla_data: true\n"), "use_fla_data"),
+            "inert true: without fla_cache_dir the reference ignores it\n");
+
+  ::setenv("PRIMUS_FLA_DATA", "1", 1);
+  ::setenv("PRIMUS_FLA_CACHE_DIR", "elsewhere", 1);
+  result = gdn("      use_fla_data: false\n");
+  EXPECT_EQ(result.recipe.data.train, "elsewhere");
+  EXPECT_EQ(origin(result, "use_fla_data"), "environment PRIMUS_FLA_DATA");
+  ::unsetenv("PRIMUS_FLA_DATA");
+  ::unsetenv("PRIMUS_FLA_CACHE_DIR");
+
+  result = gdn("      eod_mask_loss: true\n");
+  EXPECT_TRUE(result.recipe.data.eod_mask_loss);
+  EXPECT_EQ(line(result, "eod_mask_loss"), "mapped true: data.eod_mask_loss\n");
+  result = gdn("      eod_mask_loss: true\n      fused_ce_mode: 1\n");
+  EXPECT_EQ(line(result, "eod_mask_loss"),
+            "leaked true: the reference's fused_ce_mode ignores the mask; corrected: "
+            "data.eod_mask_loss is true\n");
+  EXPECT_THAT(line(gdn("      eod_mask_loss: true\n      tokenizer_model: my/own\n"
+                       "      vocab_size: 1000\n"),
+                   "eod_mask_loss"),
+              HasSubstr("refused true: tokenizer_model's end of document is not known"));
 }
 
 TEST_F(PrimusImportTest, EnvironmentGoesBeforeTheFileForKernelChoices) {
