@@ -9,7 +9,9 @@
 
 namespace deltatrain {
 
-// config.json beside the weights. FileError or ConfigError naming the file.
+// config.json beside the weights. FileError or ConfigError naming the file, and where its model has
+// other tensors than those beside it, so that no size it claims is allocated for, ConfigError naming
+// the key that differs or FormatError with a list.
 ModelConfig read_model_config(const checkpoint::ModelFolder& folder);
 
 // Fills every parameter and the compute copy. Names and shapes have to agree in both directions;
