@@ -2,18 +2,12 @@
 // at any moment leaves the tracker naming a whole checkpoint.
 
 #include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-#include <chrono>
-#include <random>
-#include <thread>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/small_checkpoint.h"
+#include "support/crashes.h"
 #include "support/test_files.h"
 
 namespace deltatrain::checkpoint {
@@ -23,43 +17,24 @@ using test::SmallCheckpoint;
 using test::TemporaryFolder;
 using ::testing::HasSubstr;
 
-// Saves step after step, and each step twice, until it is killed.
-[[noreturn]] void save_forever(const std::filesystem::path& folder, int64_t step) {
-  try {
-    for (;; ++step) {
-      SmallCheckpoint(step).save(folder);
-      SmallCheckpoint(step).save(folder);
-      prune_checkpoints(folder, 2, 0);
-    }
-  } catch (...) {
-    ::_exit(1);
-  }
-}
-
 TEST(CheckpointCrashTest, KilledAtAHundredMomentsTheTrackerNamesAWholeCheckpoint) {
   const TemporaryFolder run;
   const auto folder = run / "checkpoints";
   SmallCheckpoint(1).save(folder);
-  // As long as a few saves take, so that every part of one is hit.
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < 3; ++i) SmallCheckpoint(1).save(folder);
-  const auto span = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::steady_clock::now() - start);
-
-  std::mt19937_64 random(20240607);
   int64_t step = 1;
   int64_t leftovers = 0;
-  for (int round = 0; round < 100; ++round) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) save_forever(folder, step + 1);
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(random() % static_cast<uint64_t>(span.count() + 1)));
-    ASSERT_EQ(::kill(child, SIGKILL), 0);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the saver ended by itself with status " << status;
-
+  test::Kills kills;
+  kills.seed = 20240607;
+  kills.once = [&] { SmallCheckpoint(1).save(folder); };
+  // Step after step, and each step twice.
+  kills.forever = [&] {
+    for (int64_t next = step + 1;; ++next) {
+      SmallCheckpoint(next).save(folder);
+      SmallCheckpoint(next).save(folder);
+      prune_checkpoints(folder, 2, 0);
+    }
+  };
+  kills.check = [&] {
     const int64_t found = SmallCheckpoint::check(run.path());
     ASSERT_EQ(found, tracked_step(folder).value());
     ASSERT_GE(found, step);
@@ -71,7 +46,8 @@ TEST(CheckpointCrashTest, KilledAtAHundredMomentsTheTrackerNamesAWholeCheckpoint
     for (const int64_t other : list_checkpoints(folder)) {
       ASSERT_EQ(SmallCheckpoint::check(checkpoint_path(folder, other)), other);
     }
-  }
+  };
+  ASSERT_EQ(test::kill_at_random_moments(kills), "");
   EXPECT_GT(leftovers, 0) << "the kills did not hit saves in progress";
   prune_checkpoints(folder, 1, 0);
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -79,36 +55,13 @@ TEST(CheckpointCrashTest, KilledAtAHundredMomentsTheTrackerNamesAWholeCheckpoint
   }
 }
 
-// Limits the size of files, which makes write() fail as a full disk does.
-class FullDisk {
- public:
-  FullDisk() {
-    ::getrlimit(RLIMIT_FSIZE, &before_);
-    handler_ = ::signal(SIGXFSZ, SIG_IGN);
-  }
-  ~FullDisk() {
-    allow_again();
-    ::signal(SIGXFSZ, handler_);
-  }
-  void limit(rlim_t bytes) const {
-    struct rlimit limited = before_;
-    limited.rlim_cur = bytes;
-    ::setrlimit(RLIMIT_FSIZE, &limited);
-  }
-  void allow_again() const { ::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  struct rlimit before_ {};
-  void (*handler_)(int) = nullptr;
-};
-
 TEST(CheckpointCrashTest, FullDiskAtAnyFileLeavesTheOldCheckpoint) {
   for (const char* full_at : {"model.safetensors", "optimizer.safetensors", "config.json",
                               "state.json", "latest_checkpointed_iteration.txt"}) {
     for (const rlim_t bytes : {rlim_t{0}, rlim_t{20}, rlim_t{700}}) {
       const TemporaryFolder run;
       SmallCheckpoint(1).save(run.path());
-      const FullDisk disk;
+      const test::FullDisk disk;
       bool failed = false;
       SaveOptions options;
       options.before_file = [&](const std::filesystem::path& file) {

@@ -1,18 +1,11 @@
 // A Megatron checkpoint whose save is killed, or whose disk is full, at any moment leaves the
 // tracker naming a whole one.
 #include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <random>
-#include <thread>
 
 #include "base/error.h"
 #include "convert/megatron_source.h"
 #include "convert/megatron_writer.h"
+#include "support/crashes.h"
 #include "support/test_files.h"
 
 namespace deltatrain::convert {
@@ -67,33 +60,19 @@ class MegatronCrashTest : public ::testing::Test {
 TEST_F(MegatronCrashTest, KilledAtAHundredMomentsTheTrackerNamesAWholeCheckpoint) {
   const TemporaryFolder folder;
   save(1, folder.path());
-  const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < 3; ++i) save(1, folder.path());
-  const auto span = std::chrono::duration_cast<std::chrono::microseconds>(
-      std::chrono::steady_clock::now() - start);
-  std::mt19937_64 random(20250611);
   int64_t step = 1;
   int64_t leftovers = 0;
-  for (int round = 0; round < 100; ++round) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      try {
-        for (int64_t next = step + 1;; ++next) {
-          save(next, folder.path());
-          save(next, folder.path());
-          checkpoint::prune_checkpoints(folder.path(), 2, 0);
-        }
-      } catch (...) {
-        ::_exit(1);
-      }
+  test::Kills kills;
+  kills.seed = 20250611;
+  kills.once = [&] { save(1, folder.path()); };
+  kills.forever = [&] {
+    for (int64_t next = step + 1;; ++next) {
+      save(next, folder.path());
+      save(next, folder.path());
+      checkpoint::prune_checkpoints(folder.path(), 2, 0);
     }
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(random() % static_cast<uint64_t>(span.count() + 1)));
-    ASSERT_EQ(::kill(child, SIGKILL), 0);
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(status)) << "the saver ended by itself with status " << status;
+  };
+  kills.check = [&] {
     const int64_t found = check(folder.path());
     ASSERT_EQ(found, checkpoint::tracked_step(folder.path()).value());
     ASSERT_GE(found, step);
@@ -102,14 +81,12 @@ TEST_F(MegatronCrashTest, KilledAtAHundredMomentsTheTrackerNamesAWholeCheckpoint
       leftovers += entry.path().extension() == ".tmp" ? 1 : 0;
     for (const int64_t other : list_megatron_checkpoints(folder.path()))
       ASSERT_EQ(check(checkpoint::checkpoint_path(folder.path(), other)), other);
-  }
+  };
+  ASSERT_EQ(test::kill_at_random_moments(kills), "");
   EXPECT_GT(leftovers, 0) << "the kills did not hit saves in progress";
 }
 
 TEST_F(MegatronCrashTest, FullDiskLeavesTheOldCheckpoint) {
-  struct rlimit before {};
-  ::getrlimit(RLIMIT_FSIZE, &before);
-  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
   // The first byte of the file, its middle, the recipe beside it, the tracker.
   const std::pair<const char*, rlim_t> cases[] = {{"model_optim_rng.pt", 0},
                                                   {"model_optim_rng.pt", 100'000},
@@ -120,10 +97,9 @@ TEST_F(MegatronCrashTest, FullDiskLeavesTheOldCheckpoint) {
     save(1, folder.path());
     checkpoint::SaveOptions options;
     const rlim_t limit = bytes;
+    const test::FullDisk disk;
     options.before_file = [&, name = full_at](const std::filesystem::path& file) {
-      struct rlimit limited = before;
-      limited.rlim_cur = limit;
-      if (file.filename() == name) ::setrlimit(RLIMIT_FSIZE, &limited);
+      if (file.filename() == name) disk.limit(limit);
     };
     std::string message;
     try {
@@ -132,14 +108,13 @@ TEST_F(MegatronCrashTest, FullDiskLeavesTheOldCheckpoint) {
       EXPECT_EQ(error.code(), ExitCode::kEnvironment);
       message = error.what();
     }
-    ::setrlimit(RLIMIT_FSIZE, &before);
+    disk.allow_again();
     EXPECT_THAT(message, HasSubstr("cannot be written")) << full_at;
     EXPECT_EQ(check(folder.path()), 1) << full_at;
     EXPECT_FALSE(std::filesystem::exists(folder / "iter_0000002.tmp")) << full_at;
     save(2, folder.path());
     EXPECT_EQ(check(folder.path()), 2) << full_at;
   }
-  ::signal(SIGXFSZ, handler);
 }
 
 }  // namespace
