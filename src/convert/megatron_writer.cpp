@@ -105,8 +105,13 @@ class Writer {
 
   void write_tree() {
     pickle_.begin_dict();
-    if (target_.args == MegatronArgsMode::kNamespace) write_args();
-    entry("checkpoint_version", 3.0);
+    if (target_.args == MegatronArgsMode::kNamespace) {
+      write_args();
+      entry("checkpoint_version", 3.0);
+    } else {
+      // The same number to Megatron; PyTorch 1.13 reads no floats with weights_only.
+      entry("checkpoint_version", int64_t{3});
+    }
     entry("iteration", counters_.iteration);
     pickle_.text("model");
     pickle_.begin_ordered_dict();

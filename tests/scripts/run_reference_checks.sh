@@ -1,12 +1,15 @@
 #!/bin/sh
-# Compares tokenizers, prepared data, orders, event files and scores with the libraries of others, on CI-sized data:
+# Compares tokenizers, prepared data, orders, checkpoints, event files and scores with the libraries of others, on
+# CI-sized data:
 #
 #   tests/scripts/run_reference_checks.sh PROGRAM [WORK]
 #
+# Checkpoints go through the distribution's PyTorch (python3-torch, about 50 MB, installed where root or sudo is there).
 # Installs tokenizers, tiktoken, sentencepiece, datasets and pyarrow into a virtual environment under WORK (default
 # build/reference), lm-evaluation-harness and transformers into another, and takes Megatron's data code and Llama 3's
-# vocabulary out of their wheels. Where no registry is
-# reached, says so and counts nothing. Ends with "N passed, N failed". The large comparison is
+# vocabulary out of their wheels. What can't be installed is said, and nothing of it counted. The current PyTorch,
+# transformers and Flash Linear Attention: tests/reference/run_current_torch.sh. Ends with "N passed, N failed". The large
+# comparison is
 # tools/check_tokenizers.sh with the texts of tools/reference_texts.sh.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -17,24 +20,47 @@ ready=$work/check_tokenizers/ready-1
 passed=0
 failed=0
 
-if [ ! -e "$ready" ]; then
-  mkdir -p "$work/check_tokenizers"
-  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check numpy==2.4.6 tokenizers==0.23.3 \
-    tiktoken==0.14.0 sentencepiece==0.2.3 datasets==5.2.0 pyarrow==26.0.1; } >"$work/install.log" 2>&1; then
-    tail -n 3 "$work/install.log" >&2
-    echo "reference checks: SKIPPED, the libraries cannot be installed here"
-    echo "0 passed, 0 failed"
-    exit 0
-  fi
-  touch "$ready"
-fi
-
 check() {  # LABEL COMMAND...
   label=$1
   shift
   echo "--- $label"
   if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
+
+# The distribution's own interpreter, whichever python3 comes first in PATH.
+torch_python=/usr/bin/python3
+has_torch() { "$torch_python" -c 'import torch' 2>/dev/null; }
+install_torch() {
+  command -v apt-get >/dev/null || return 1
+  as_root=""
+  if [ "$(id -u)" -ne 0 ]; then
+    command -v sudo >/dev/null && as_root="sudo -n" || return 1
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086 # empty or two words
+  timeout 300 $as_root apt-get install -y -q --no-install-recommends python3-torch ||
+    { timeout 120 $as_root apt-get update -q && timeout 300 $as_root apt-get install -y -q --no-install-recommends python3-torch; }
+}
+if has_torch || { install_torch >"$work/torch.log" 2>&1 && has_torch; }; then
+  check "checkpoints: PyTorch of the distribution" env OMP_WAIT_POLICY=passive "$torch_python" tests/reference/check_torch.py "$program" .
+else
+  tail -n 3 "$work/torch.log" >&2
+  echo "checkpoints: SKIPPED, python3-torch cannot be installed here"
+fi
+
+if [ ! -e "$ready" ]; then
+  mkdir -p "$work/check_tokenizers"
+  if ! { python3 -m venv "$venv" && "$venv/bin/pip" install -q --disable-pip-version-check numpy==2.4.6 tokenizers==0.23.3 \
+    tiktoken==0.14.0 sentencepiece==0.2.3 datasets==5.2.0 pyarrow==26.0.1; } >"$work/install.log" 2>&1; then
+    tail -n 3 "$work/install.log" >&2
+    echo "tokenizers and data: SKIPPED, the libraries cannot be installed here"
+    echo "$passed passed, $failed failed"
+    [ "$failed" -eq 0 ]
+    exit
+  fi
+  touch "$ready"
+fi
+
 TMPDIR=$work
 export TMPDIR
 check "tokenizers" tools/check_tokenizers.sh "$program" --quick
