@@ -343,21 +343,23 @@ int64_t run(CudaDevice& device, StepProduct args) {
   return std::min<int64_t>(grid, args.out_blocks);
 }
 
-// Places for weights leave shared memory for the kernels before and behind, which fetch while this one waits.
+// Places for weights leave shared memory for the kernels before and behind, which fetch while this one waits. Devices
+// before 9.0, where none does, have less of it.
 template <class Out, int kHalves, After kAfter>
 int64_t run_any(CudaDevice& device, const StepProduct& args) {
   constexpr int kManyOutputs = 8192;
+  const bool has_room = device.compute_capability() >= 90;
   if constexpr (kAfter == After::kStore) {
     if (args.X < kManyOutputs) {
       const int64_t chunks = divide_up(args.D, kPart * kWarps * kChunk) *
                              divide_up(divide_up(args.X, kOutTile), device.num_multiprocessors());
-      if (chunks == 1) return run<Out, 1, kHalves, 1, kAfter>(device, args);
+      if (chunks == 1 || !has_room) return run<Out, 1, kHalves, 1, kAfter>(device, args);
       if (chunks == 2) return run<Out, 1, kHalves, 2, kAfter>(device, args);
       return run<Out, 1, kHalves, 3, kAfter>(device, args);
     }
   }
-  return device.compute_capability() >= 90 ? run<Out, 2, kHalves, 3, kAfter>(device, args)
-                                           : run<Out, 2, kHalves, 1, kAfter>(device, args);
+  return has_room ? run<Out, 2, kHalves, 3, kAfter>(device, args)
+                  : run<Out, 2, kHalves, 1, kAfter>(device, args);
 }
 
 template <class Out, After kAfter>
