@@ -9,8 +9,7 @@
 # build/reference), lm-evaluation-harness and transformers into another, and takes Megatron's data code and Llama 3's
 # vocabulary out of their wheels. What can't be installed is said, and nothing of it counted. The current PyTorch,
 # transformers and Flash Linear Attention: tests/reference/run_current_torch.sh. Ends with "N passed, N failed". The large
-# comparison is
-# tools/check_tokenizers.sh with the texts of tools/reference_texts.sh.
+# comparison is tools/check_tokenizers.sh with the texts of tools/reference_texts.sh.
 set -eu
 cd "$(dirname "$0")/../.."
 program=$1
