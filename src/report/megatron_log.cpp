@@ -120,8 +120,9 @@ void take_field(MegatronRecord& record, const std::string& field) {
   const std::string key = field.substr(0, colon), value = field.substr(colon + 1);
   const std::optional<double> number = leading_number(value);
   if (!number) return;
-  const auto count = static_cast<int64_t>(
-      std::clamp(*number, 0.0, static_cast<double>(kLargestStep)));  // NaN is not < 0: 0
+  // Not a number is no count.
+  const int64_t count =
+      *number > 0 ? static_cast<int64_t>(std::min(*number, static_cast<double>(kLargestStep))) : 0;
   if (key == "elapsedtimeperiteration(ms)") {
     record.milliseconds = number;
   } else if (key == "tokens/s/GPUinst/harmonicmean") {

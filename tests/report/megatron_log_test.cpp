@@ -162,6 +162,13 @@ TEST(MegatronLogTest, OtherTextsHaveNoLines) {
        {"", "iteration", "iteration 5", "iteration 5/", "iteration 5/6", "iteration -5/6 |",
         "iteration 99999999999999999999/6 | lm loss: 1 |", "epoch 1/3 | loss: 2 |"})
     EXPECT_TRUE(find_megatron_records(text).empty()) << text;
+  const auto odd = find_megatron_records(
+      "iteration 5/6 | global batch size: inf | number of skipped iterations: nan | number of nan "
+      "iterations: -3 |");
+  ASSERT_EQ(odd.size(), 1U);
+  EXPECT_EQ(odd[0].skipped, 0);
+  EXPECT_EQ(odd[0].nan, 0);
+  EXPECT_GT(odd[0].global_batch_size, 0);
   const auto cut = find_megatron_records("iteration 5/6 | lm loss: 1.5 | grad nor");
   ASSERT_EQ(cut.size(), 1U);
   EXPECT_EQ(cut[0].loss, 1.5);
