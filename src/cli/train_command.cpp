@@ -262,10 +262,9 @@ void add_train_command(CLI::App& app, Environment& environment) {
                     "Time the third step by part and op: OUT/profile/step.md and "
                     "rank0.trace.json (chrome://tracing, Perfetto)");
   command
-      ->add_option(
-          "--sample-prompt", options->sample_prompt,
-          "Text that the model goes on with at each validation step and at the end, written to "
-          "metrics.jsonl")
+      ->add_option("--sample-prompt", options->sample_prompt,
+                   "Text that the model goes on with at each validation step and at the end, written to "
+                   "metrics.jsonl")
       ->check(well_formed_text());
   command->add_option("--dashboard", options->dashboard,
                       "PORT, or HOST:PORT: serve a page of the run while it goes on, with samples "

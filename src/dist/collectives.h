@@ -22,10 +22,6 @@ struct CollectiveTimes {
   int64_t bytes = 0;           // of the tensors handed over
 };
 
-// How much of the device a call may take: little, where ops are at work beside it, or all, where
-// they wait for it.
-enum class Pace : uint8_t { kBeside, kAlone };
-
 class Collectives {
  public:
   using Ticket = int64_t;  // 0: nothing to wait for
@@ -33,13 +29,13 @@ class Collectives {
   virtual ~Collectives() = default;
 
   // x: contiguous, f32 or f64; replaced by the sum over ranks.
-  virtual Ticket all_reduce(const Tensor& x_X, Pace pace = Pace::kAlone) = 0;
+  virtual Ticket all_reduce(const Tensor& x_X) = 0;
   // x: f32 or f64, of as many equal parts as there are ranks. This rank's part is replaced by its
   // sum over ranks; the others are undefined after it.
-  virtual Ticket reduce_scatter(const Tensor& x_X, Pace pace = Pace::kAlone) = 0;
+  virtual Ticket reduce_scatter(const Tensor& x_X) = 0;
   // x: any type, equal parts as above; each part is replaced by the one of the rank that it belongs
   // to.
-  virtual Ticket all_gather(const Tensor& x_X, Pace pace = Pace::kAlone) = 0;
+  virtual Ticket all_gather(const Tensor& x_X) = 0;
   // x: any type; replaced by rank 0's.
   virtual Ticket broadcast(const Tensor& x_X) = 0;
 

@@ -36,7 +36,7 @@ class HostCollectives final : public Collectives {
     worker_.join();
   }
 
-  Ticket all_reduce(const Tensor& x_X, Pace) override {
+  Ticket all_reduce(const Tensor& x_X) override {
     expect_sum(x_X);
     return start("all_reduce", x_X, [this, x_X] {
       const std::vector<int64_t> bounds = even_bounds(x_X.num_elements());
@@ -45,13 +45,13 @@ class HostCollectives final : public Collectives {
     });
   }
 
-  Ticket reduce_scatter(const Tensor& x_X, Pace) override {
+  Ticket reduce_scatter(const Tensor& x_X) override {
     expect_sum(x_X);
     return start("reduce_scatter", x_X,
                  [this, x_X, bounds = equal_bounds(x_X)] { reduce(x_X, bounds); });
   }
 
-  Ticket all_gather(const Tensor& x_X, Pace) override {
+  Ticket all_gather(const Tensor& x_X) override {
     return start("all_gather", x_X,
                  [this, x_X, bounds = equal_bounds(x_X)] { gather(x_X, bounds); });
   }

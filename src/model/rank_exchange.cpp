@@ -10,13 +10,7 @@ RankExchange::RankExchange(dist::Collectives* collectives, const layers::Shardin
       overlap_gather_(config.overlap_param_gather),
       parameters_(parameters),
       next_reduce_(parameters.range_cuts().size() - 1),
-      weights_(next_reduce_, 0) {
-  for (const layers::ParameterInfo& info : parameters.infos()) {
-    if (info.storage != layers::Storage::kMatrix) continue;
-    first_matrix_end_ = info.offset + info.num_elements();
-    break;
-  }
-}
+      weights_(next_reduce_, 0) {}
 
 Tensor RankExchange::range_of(const Tensor& flat, size_t range) const {
   const std::vector<int64_t>& cuts = parameters_.range_cuts();
@@ -32,17 +26,16 @@ void RankExchange::needs(int64_t end) {
   }
 }
 
-void RankExchange::reduce(size_t range, dist::Pace pace) {
+void RankExchange::reduce(size_t range) {
   const Tensor gradient = range_of(parameters_.flat_gradient(), range);
-  last_reduce_ = sharded_ ? collectives_->reduce_scatter(gradient, pace)
-                          : collectives_->all_reduce(gradient, pace);
+  last_reduce_ =
+      sharded_ ? collectives_->reduce_scatter(gradient) : collectives_->all_reduce(gradient);
 }
 
 void RankExchange::finished(int64_t begin) {
   if (collectives_ == nullptr || !is_last_ || (!overlap_reduce_ && begin > 0)) return;
-  const dist::Pace pace = begin > 0 ? dist::Pace::kBeside : dist::Pace::kAlone;
   while (next_reduce_ > 0 && parameters_.range_cuts()[next_reduce_ - 1] >= begin)
-    reduce(--next_reduce_, pace);
+    reduce(--next_reduce_);
   if (begin > 0) return;
   const Tensor gradient = parameters_.flat_gradient();
   last_reduce_ = collectives_->all_reduce(
@@ -50,8 +43,7 @@ void RankExchange::finished(int64_t begin) {
 }
 
 void RankExchange::sum_losses(const Tensor& loss_sum) {
-  if (collectives_ != nullptr && is_last_)
-    last_reduce_ = collectives_->all_reduce(loss_sum, dist::Pace::kBeside);
+  if (collectives_ != nullptr && is_last_) last_reduce_ = collectives_->all_reduce(loss_sum);
 }
 
 void RankExchange::wait_for_gradients() {
@@ -67,10 +59,8 @@ void RankExchange::add_up(const Tensor& sum) {
 void RankExchange::updated(size_t segment) {
   if (collectives_ == nullptr || !sharded_ || segment >= weights_.size()) return;
   const Tensor compute = parameters_.flat_compute();
-  const bool is_read_first = parameters_.range_cuts()[segment] < first_matrix_end_;
   weights_[segment] = collectives_->all_gather(
-      range_of(compute.defined() ? compute : parameters_.flat_master(), segment),
-      is_read_first || !overlap_gather_ ? dist::Pace::kAlone : dist::Pace::kBeside);
+      range_of(compute.defined() ? compute : parameters_.flat_master(), segment));
   if (!overlap_gather_) needs(parameters_.range_cuts()[segment + 1]);
 }
 

@@ -47,13 +47,12 @@ class RankExchange final : public layers::PassListener, public optim::UpdateList
 
  private:
   Tensor range_of(const Tensor& flat, size_t range) const;
-  void reduce(size_t range, dist::Pace pace);
+  void reduce(size_t range);
 
   dist::Collectives* collectives_;
   bool sharded_;
   bool overlap_reduce_, overlap_gather_;
   layers::ParameterStore& parameters_;
-  int64_t first_matrix_end_ = 0;  // of the embedding, which a forward pass reads first
   bool is_last_ = false;
   size_t next_reduce_;                              // ranges from here on have been handed over
   dist::Collectives::Ticket last_reduce_ = 0;       // and the rest, and the loss

@@ -25,13 +25,13 @@
 #include "optim/schedule.h"
 #include "text/tokenizer.h"
 #include "train/device_peak.h"
+#include "train/text_sampler.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/run_ranks.h"
 #include "train/saver.h"
 #include "train/starting_point.h"
 #include "train/step_profile.h"
-#include "train/text_sampler.h"
 #include "train/verdict.h"
 
 namespace deltatrain::train {
@@ -570,10 +570,10 @@ TrainResult Trainer::run() {
   try {
     profile_ = std::make_unique<StepProfile>(context_);
     if (ranks_.size() > 1) collectives_ = options_.collectives();
-    step_ =
-        std::make_unique<TrainingStep>(profile_->context(), recipe_.model, recipe_.optimizer,
-                                       batch_shape(recipe_.train.micro_batch_size), plan.arena(),
-                                       TrainingStep::Purpose::kTrain, step_ranks());
+    step_ = std::make_unique<TrainingStep>(
+        profile_->context(), recipe_.model, recipe_.optimizer,
+        batch_shape(recipe_.train.micro_batch_size), plan.arena(), TrainingStep::Purpose::kTrain,
+        step_ranks());
     if (ranks_.is_first()) {
       saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
       saver_->prepare(*step_);

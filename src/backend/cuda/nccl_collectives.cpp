@@ -40,26 +40,26 @@ class NcclCollectives final : public dist::Collectives {
   NcclCollectives(CudaDevice& device, dist::Communicator& ranks, bool nvls);
   ~NcclCollectives() override;
 
-  Ticket all_reduce(const Tensor& x_X, dist::Pace pace) override {
-    return start(x_X, pace, [&](ncclComm_t comm) {
+  Ticket all_reduce(const Tensor& x_X) override {
+    return start(x_X, [&](ncclComm_t comm) {
       return nccl().all_reduce(x_X.raw(), x_X.raw(), count(x_X), type_of(x_X), ncclSum, comm,
                                stream_);
     });
   }
   // In place, as the library defines it: a rank's part of the sums lies where it lay before.
-  Ticket reduce_scatter(const Tensor& x_X, dist::Pace pace) override {
-    return start(x_X, pace, [&](ncclComm_t comm) {
+  Ticket reduce_scatter(const Tensor& x_X) override {
+    return start(x_X, [&](ncclComm_t comm) {
       return nccl().reduce_scatter(x_X.raw(), own_part(x_X), part(x_X), type_of(x_X), ncclSum, comm,
                                    stream_);
     });
   }
-  Ticket all_gather(const Tensor& x_X, dist::Pace pace) override {
-    return start(x_X, pace, [&](ncclComm_t comm) {
+  Ticket all_gather(const Tensor& x_X) override {
+    return start(x_X, [&](ncclComm_t comm) {
       return nccl().all_gather(own_part(x_X), x_X.raw(), part(x_X), type_of(x_X), comm, stream_);
     });
   }
   Ticket broadcast(const Tensor& x_X) override {
-    return start(x_X, dist::Pace::kAlone, [&](ncclComm_t comm) {
+    return start(x_X, [&](ncclComm_t comm) {
       return nccl().broadcast(x_X.raw(), x_X.raw(), count(x_X), type_of(x_X), 0, comm, stream_);
     });
   }
@@ -90,8 +90,7 @@ class NcclCollectives final : public dist::Collectives {
                           " (" + nccl().get_last_error(nullptr) + ")");
   }
   template <class Call>
-  Ticket start(const Tensor& x, dist::Pace pace, Call call);
-  ncclComm_t connect(int max_blocks);
+  Ticket start(const Tensor& x, Call call);
   static cudaEvent_t new_event(unsigned flags) {
     cudaEvent_t event = nullptr;
     DELTATRAIN_CUDA_CALL(cudaEventCreateWithFlags(&event, flags));
@@ -112,12 +111,8 @@ class NcclCollectives final : public dist::Collectives {
   std::vector<cudaEvent_t> done_;
   Ticket started_ = 0;
 
-  // A block of the library holds a multiprocessor also while it waits for a peer, which ops beside
-  // it miss; what a backward pass hides needs few of them.
-  static constexpr int kBlocksBeside = 4;
-
-  std::timed_mutex mutex_;  // of the library's communicators, which the monitor's thread may abort
-  ncclComm_t alone_ = nullptr, beside_ = nullptr;
+  std::timed_mutex mutex_;  // of the library's communicator, which the monitor's thread may abort
+  ncclComm_t comm_ = nullptr;
 
   bool timing_ = false;
   std::vector<Pair> busy_, exposed_;
@@ -142,28 +137,16 @@ NcclCollectives::NcclCollectives(CudaDevice& device, dist::Communicator& ranks, 
   ready_ = new_event(cudaEventDisableTiming);
   for (size_t i = 0; i < kEvents; ++i) done_.push_back(new_event(cudaEventDisableTiming));
 
-  alone_ = connect(/*max_blocks=*/0);
-  beside_ = connect(kBlocksBeside);
-  ranks.on_loss([this] { break_off(); });
-}
-
-// `max_blocks` 0: as many as the library likes.
-ncclComm_t NcclCollectives::connect(int max_blocks) {
   ncclUniqueId id{};
-  if (ranks_.rank() == 0) check(nccl().get_unique_id(&id), "ncclGetUniqueId");
-  const std::string text =
-      ranks_.broadcast("NCCL id", std::string(id.internal, sizeof id.internal));
+  if (ranks.rank() == 0) check(nccl().get_unique_id(&id), "ncclGetUniqueId");
+  const std::string text = ranks.broadcast("NCCL id", std::string(id.internal, sizeof id.internal));
   if (text.size() != sizeof id.internal)
     throw FormatError(error_text("message of rank 0", "NCCL id", std::to_string(sizeof id.internal),
                                  std::to_string(text.size())));
   std::memcpy(id.internal, text.data(), text.size());
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (max_blocks > 0) config.maxCTAs = max_blocks;
-  const dist::Communicator::Call call(ranks_, "ncclCommInitRank");
-  ncclComm_t comm = nullptr;
-  check(nccl().comm_init_rank_config(&comm, ranks_.size(), id, ranks_.rank(), &config),
-        "ncclCommInitRankConfig");
-  return comm;
+  const dist::Communicator::Call call(ranks, "ncclCommInitRank");
+  check(nccl().comm_init_rank(&comm_, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
+  ranks.on_loss([this] { break_off(); });
 }
 
 NcclCollectives::~NcclCollectives() {
@@ -171,11 +154,14 @@ NcclCollectives::~NcclCollectives() {
   cudaStreamSynchronize(device_.stream());
   {
     const std::lock_guard lock(mutex_);
-    const bool lost = ranks_.loss().has_value();
-    if (!lost) cudaStreamSynchronize(stream_);
-    for (ncclComm_t* comm : {&beside_, &alone_}) {
-      if (*comm != nullptr) lost ? nccl().comm_abort(*comm) : nccl().comm_destroy(*comm);
-      *comm = nullptr;
+    if (comm_ != nullptr) {
+      if (ranks_.loss()) {
+        nccl().comm_abort(comm_);
+      } else {
+        cudaStreamSynchronize(stream_);
+        nccl().comm_destroy(comm_);
+      }
+      comm_ = nullptr;
     }
   }
   release(busy_);
@@ -190,14 +176,12 @@ NcclCollectives::~NcclCollectives() {
 void NcclCollectives::break_off() {
   if (!mutex_.try_lock_for(std::chrono::seconds(2))) return;
   const std::lock_guard lock(mutex_, std::adopt_lock);
-  for (ncclComm_t* comm : {&beside_, &alone_}) {
-    if (*comm != nullptr) nccl().comm_abort(*comm);
-    *comm = nullptr;
-  }
+  if (comm_ != nullptr) nccl().comm_abort(comm_);
+  comm_ = nullptr;
 }
 
 template <class Call>
-dist::Collectives::Ticket NcclCollectives::start(const Tensor& x, dist::Pace pace, Call call) {
+dist::Collectives::Ticket NcclCollectives::start(const Tensor& x, Call call) {
   ranks_.check();
   ranks_.count_call();
   device_.make_current();
@@ -210,8 +194,8 @@ dist::Collectives::Ticket NcclCollectives::start(const Tensor& x, dist::Pace pac
   }
   {
     const std::lock_guard lock(mutex_);
-    if (alone_ == nullptr) ranks_.check();
-    check(call(pace == dist::Pace::kBeside ? beside_ : alone_), "a collective");
+    if (comm_ == nullptr) ranks_.check();
+    check(call(comm_), "a collective");
   }
   if (timing_) DELTATRAIN_CUDA_CALL(cudaEventRecord(busy_.back()[1], stream_));
   ++started_;
