@@ -121,7 +121,8 @@ class CheckpointReader {
   bool has_model_tensor(const std::string& name) const;
   bool has_optimizer_tensor(const std::string& name) const;
 
-  // Reads into a contiguous host tensor of the stored dtype and shape.
+  // Reads into a contiguous host tensor of the stored dtype and shape. The checksum is known when the
+  // last byte is: after a FormatError for it the tensor holds what the file held.
   void read_model(const std::string& name, const Tensor& out) const;
   void read_optimizer(const std::string& name, const Tensor& out) const;
 

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "base/read_ahead.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/folders.h"
 #include "checkpoint/state_file.h"
@@ -15,6 +16,8 @@ namespace deltatrain::checkpoint {
 namespace {
 
 constexpr int64_t kMaxStateBytes = 256 << 20;
+constexpr size_t kPieceBytes = size_t{8} << 20;   // digested and copied at a time
+constexpr size_t kAheadBytes = size_t{64} << 20;  // asked of the disk beyond that
 
 formats::TensorSpec spec_of(const TensorRecord& record) {
   return {record.name, record.dtype, record.shape};
@@ -100,18 +103,28 @@ Group open_group(const std::filesystem::path& folder, const internal::TensorGrou
   return group;
 }
 
+void require_checksum(const TensorRecord& record, uint64_t checksum) {
+  if (checksum != record.checksum) {
+    throw FormatError(error_text(record.file.string(), record.name + ": checksum",
+                                 hex64(record.checksum), hex64(checksum)));
+  }
+}
+
 const formats::StoredTensor& verified(const std::filesystem::path& folder, const Group& group,
                                       const std::string& name) {
   const TensorRecord* record = group.find(name);
   if (record == nullptr)
     throw FormatError(error_text(folder.string(), name, "this tensor", "none"));
   const formats::StoredTensor& stored = *group.stored.at(name);
+  read_ahead(stored.bytes);
   const uint64_t checksum = xxh3_64(stored.bytes.data(), stored.bytes.size());
-  if (checksum != record->checksum) {
-    throw FormatError(error_text(record->file.string(), name + ": checksum",
-                                 hex64(record->checksum), hex64(checksum)));
-  }
+  require_checksum(*record, checksum);
   return stored;
+}
+
+// What of a tensor is asked for before it is needed.
+std::span<const std::byte> beginning(const formats::StoredTensor& stored) {
+  return stored.bytes.first(std::min(stored.bytes.size(), kAheadBytes));
 }
 
 void read(const std::filesystem::path& folder, const Group& group, const std::string& name,
@@ -123,8 +136,23 @@ void read(const std::filesystem::path& folder, const Group& group, const std::st
         error_text(record->file.string(), name, describe(out),
                    std::string(dtype_name(record->dtype)) + " " + to_string(record->shape)));
   }
-  const formats::StoredTensor& stored = verified(folder, group, name);
-  if (!stored.bytes.empty()) std::memcpy(out.raw(), stored.bytes.data(), stored.bytes.size());
+  if (record == nullptr)
+    throw FormatError(error_text(folder.string(), name, "this tensor", "none"));
+  // Piece by piece, digest and copy while the disk reads on; what is done with takes no memory.
+  const formats::StoredTensor& stored = *group.stored.at(name);
+  const std::span<const std::byte> bytes = stored.bytes;
+  read_ahead(beginning(stored));
+  Xxh3 digest;
+  for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+    const auto piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
+    const size_t next = at + kAheadBytes;
+    if (next < bytes.size())
+      read_ahead(bytes.subspan(next, std::min(kPieceBytes, bytes.size() - next)));
+    digest.update(piece.data(), piece.size());
+    std::memcpy(static_cast<std::byte*>(out.raw()) + at, piece.data(), piece.size());
+    drop_pages(piece);
+  }
+  require_checksum(*record, digest.value());
 }
 
 void read_all(const std::filesystem::path& folder, const Group& group,
@@ -140,7 +168,10 @@ void read_all(const std::filesystem::path& folder, const Group& group,
     throw FormatError(
         error_text(folder.string(), "", "the tensors of this run", differences.summary()));
   }
-  for (const NamedTensor& named : tensors) read(folder, group, named.name, named.tensor);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (i + 1 < tensors.size()) read_ahead(beginning(*group.stored.at(tensors[i + 1].name)));
+    read(folder, group, tensors[i].name, tensors[i].tensor);
+  }
 }
 
 }  // namespace
