@@ -135,7 +135,9 @@ void run(const Options& options, Environment& environment) {
     }
   }
 
-  DeviceChoice device(options.device);
+  DeviceOptions device_options = options.device;
+  device_options.gemm_uniform_rows = true;
+  DeviceChoice device(device_options);
   const int64_t at_once = std::min<int64_t>(options.samples, 16);
   serve::Engine engine(device.context(), device.planning_context(), config,
                        {.num_streams = at_once,

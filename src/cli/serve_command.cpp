@@ -126,7 +126,9 @@ void run(const Options& options, Environment& environment) {
         return serve::Service::error_body(status, message);
       });
 
-  DeviceChoice device(options.device);
+  DeviceOptions device_options = options.device;
+  device_options.gemm_uniform_rows = true;
+  DeviceChoice device(device_options);
   const bool is_cuda = device.context().device->kind() == DeviceKind::kCuda;
   serve::EngineOptions engine_options{
       .num_streams = options.streams > 0 ? options.streams : (is_cuda ? 256 : 32),
