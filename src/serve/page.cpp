@@ -102,8 +102,9 @@ async function showModel() {
   } catch { /* the first request will tell */ }
 }
 
-// A token in a table: blanks and line ends made visible.
-const visible = text => text.replace(/ /g, "\u2423").replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5");
+// A token in a table: blanks, line ends and what else has no shape made visible.
+const visible = text => text.replace(/ /g, "\u2423").replace(/\n/g, "\u21b5").replace(/\t/g, "\u21e5")
+  .replace(/[\u0000-\u001f\u007f-\u00a0\u00ad]/g, c => "\\x" + c.charCodeAt(0).toString(16).padStart(2, "0"));
 const percent = logprob => {
   const value = 100 * Math.exp(logprob);
   return (value >= 0.1 ? value.toFixed(1) : value.toPrecision(1)) + " %";
