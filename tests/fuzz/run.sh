@@ -1,7 +1,7 @@
 #!/bin/sh
 # Builds the fuzz targets with clang and runs each: tests/fuzz/run.sh [SECONDS]. Exit code 77 where clang or its
 # libFuzzer is missing. Corpora stay in build/fuzz/corpus; a finding is left in build/fuzz/findings and ends
-# the run with 1.
+# the run with an error.
 set -eu
 cd "$(dirname "$0")/../.."
 seconds=${1:-60}
@@ -19,12 +19,17 @@ for target in $targets; do programs="$programs fuzz_$target"; done
 cmake --build build/fuzz -j "$(nproc)" --target $programs >&2
 build/fuzz/bin/fuzz_seeds . build/fuzz/seeds
 mkdir -p build/fuzz/findings
-for target in $targets; do
-  mkdir -p "build/fuzz/corpus/$target"
-  echo "fuzz: $target, $seconds s" >&2
-  build/fuzz/bin/fuzz_"$target" -max_total_time="$seconds" -timeout=60 -report_slow_units=60 \
+# As many at a time as there are processors; what one printed is shown when it ends.
+export seconds
+# shellcheck disable=SC2086 # one line per target
+printf '%s\n' $targets | xargs -P "$(nproc)" -I TARGET sh -c '
+  mkdir -p build/fuzz/corpus/TARGET
+  status=0
+  build/fuzz/bin/fuzz_TARGET -max_total_time="$seconds" -timeout=60 -report_slow_units=60 \
     -rss_limit_mb=2048 -malloc_limit_mb=512 -print_final_stats=1 -verbosity=0 \
-    -artifact_prefix="build/fuzz/findings/$target-" \
-    "build/fuzz/corpus/$target" "build/fuzz/seeds/$target" >&2
-done
+    -artifact_prefix=build/fuzz/findings/TARGET- \
+    build/fuzz/corpus/TARGET build/fuzz/seeds/TARGET >build/fuzz/TARGET.log 2>&1 || status=1
+  echo "fuzz: TARGET, $seconds s" >&2
+  if [ "$status" -eq 0 ]; then grep number_of_executed build/fuzz/TARGET.log >&2; else tail -n 40 build/fuzz/TARGET.log >&2; fi
+  exit "$status"'
 echo "fuzz: nothing found"
