@@ -498,6 +498,9 @@ void HttpServer::stop() {
   });
   implementation_->thread.join();
   implementation_->pool.join();
+  // What was posted after the thread had run out of work holds the server, which holds it.
+  implementation_->io.restart();
+  implementation_->io.poll();
 }
 
 }  // namespace deltatrain::serve

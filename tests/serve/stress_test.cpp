@@ -200,7 +200,7 @@ TEST(StressTest, ManyClientsGetWhatEachGetsAlone) {
   const int64_t before = resident_bytes();
   crowd.run(num_requests - num_requests / 3);
   ASSERT_TRUE(server.is_idle_soon());
-  const int64_t grown = resident_bytes() - before;
+  [[maybe_unused]] const int64_t grown = resident_bytes() - before;
 
   EXPECT_EQ(crowd.num_wrong, 0);
   EXPECT_GT(crowd.num_right, num_requests / 3);
@@ -208,7 +208,9 @@ TEST(StressTest, ManyClientsGetWhatEachGetsAlone) {
   EXPECT_GT(crowd.num_left, num_requests / 20);
   EXPECT_GT(crowd.num_slow, num_requests / 40);
   // A leak of a request's answer alone would be more.
+#ifndef __SANITIZE_ADDRESS__  // which holds back what is freed
   EXPECT_LT(grown, num_requests * 2000 + (int64_t{8} << 20));
+#endif
   EXPECT_GT(server.engine().stats().reused_prompt_tokens, 0);
   EXPECT_EQ(server.engine().stats().streams, 0);
   // And afterwards the server answers as at first.
