@@ -1,7 +1,7 @@
-# deltatrain_library(NAME base SRCS a.cpp b.cpp DEPS tensor PRIVATE_DEPS fmt::fmt)
+# deltatrain_library(NAME base SRCS a.cpp b.cpp DEPS tensor PRIVATE_DEPS fmt::fmt [SEPARATE])
 #   One static library per folder of src/, alias deltatrain::NAME. DEPS are names of other folders, and
 #   only those: they are the link graph that tests/policy compares with the include graph.
-#   PRIVATE_DEPS are targets of libraries from outside.
+#   PRIVATE_DEPS are targets of libraries from outside. SEPARATE: never several files in one compilation.
 # deltatrain_test(NAME base SRCS error_test.cpp DEPS base [LABELS slow])
 #   One executable per folder of tests/, named test_NAME, every case registered with CTest.
 
@@ -13,6 +13,10 @@ target_compile_options(deltatrain_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   # GCC 12 sees an overlapping copy in every "text" + std::string (its bug 105651).
   target_compile_options(deltatrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
+if(DELTATRAIN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Files that are compiled together are included by another, which makes GCC take them for headers.
+  target_compile_options(deltatrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(DELTATRAIN_WERROR)
   target_compile_options(deltatrain_flags INTERFACE
@@ -36,13 +40,21 @@ if(DELTATRAIN_FUZZ)
 endif()
 
 function(deltatrain_library)
-  cmake_parse_arguments(ARG "" "NAME" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "SEPARATE" "NAME" "SRCS;DEPS;PRIVATE_DEPS" ${ARGN})
   set(target deltatrain_${ARG_NAME})
   add_library(${target} STATIC ${ARG_SRCS})
   add_library(deltatrain::${ARG_NAME} ALIAS ${target})
   target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR}/src)
   list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
   target_link_libraries(${target} PUBLIC ${ARG_DEPS} PRIVATE deltatrain_flags ${ARG_PRIVATE_DEPS})
+  if(NOT ARG_SEPARATE)
+    deltatrain_join_files(${target})
+  endif()
+endfunction()
+
+# With DELTATRAIN_UNITY several files of TARGET are compiled as one: headers are read once for all of them.
+function(deltatrain_join_files target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${DELTATRAIN_UNITY} UNITY_BUILD_BATCH_SIZE 6)
 endfunction()
 
 function(deltatrain_test)

@@ -11,6 +11,6 @@ if command -v ccache >/dev/null; then
   export CCACHE_BASEDIR CCACHE_NOHASHDIR=1
 fi
 # shellcheck disable=SC2086 # empty or one word
-cmake --preset "$preset" $launcher "$@" >&2
+cmake --preset "$preset" -DDELTATRAIN_UNITY=ON $launcher "$@" >&2
 cmake --build "build/$preset" -j "$(nproc)" >&2
 echo "build/$preset"

@@ -60,7 +60,7 @@ step "convert, verify, plot"
 "$deltatrain" plot "$out/run" --out "$out/loss.svg"
 
 step "generate"
-"$deltatrain" generate --model "$out/hf" --device "$device" --samples 8 --max-new-tokens 150 --temperature 0.8 \
+"$deltatrain" generate --model "$out/hf" --device "$device" --samples 8 --max-new-tokens 150 --temperature 0.7 \
   --top-p 0.9 --seed 1 > "$out/sample.txt"
 head -c 1500 "$out/sample.txt"
 

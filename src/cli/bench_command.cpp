@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct BenchOptions {
   std::string recipe;
   std::vector<std::string> overrides;
   int samples = 9;
@@ -91,7 +91,7 @@ void print(const Json& result) {
   }
 }
 
-void run(const Options& options) {
+void run_bench(const BenchOptions& options) {
   DeviceChoice device(options.device);
   const bool on_cpu = device.context().device->kind() == DeviceKind::kCpu;
   const int threads = omp_get_max_threads();
@@ -147,7 +147,7 @@ void run(const Options& options) {
 }  // namespace
 
 void add_bench_command(CLI::App& app, Environment&) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<BenchOptions>();
   CLI::App* command = app.add_subcommand(
       "bench", "Time products, training steps and decoding against the device's measured limits");
   command->add_option("--recipe", options->recipe,
@@ -161,7 +161,7 @@ void add_bench_command(CLI::App& app, Environment&) {
   command->add_flag("--json", options->json, "The result as JSON");
   options->device.add_to(*command);
   command->footer("Example: deltatrain bench");
-  command->callback([options] { run(*options); });
+  command->callback([options] { run_bench(*options); });
 }
 
 }  // namespace deltatrain::cli

@@ -19,7 +19,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct CompareOptions {
   RunInputs inputs;  // their paths may be results of eval instead
   std::vector<std::string> out;
   double max_percent = -1;
@@ -61,7 +61,7 @@ void print_json(const eval::Comparison& comparison) {
   std::printf("%s\n", result.dump(2).c_str());
 }
 
-// Options that say nothing of the other kind of input are mistakes.
+// CompareOptions that say nothing of the other kind of input are mistakes.
 void refuse_options(const CLI::App& command, std::initializer_list<const char*> names,
                     const char* expected) {
   for (const char* const name : names) {
@@ -69,7 +69,8 @@ void refuse_options(const CLI::App& command, std::initializer_list<const char*> 
   }
 }
 
-void compare_runs(const Options& options, const CLI::App& command, Environment& environment) {
+void compare_runs(const CompareOptions& options, const CLI::App& command,
+                  Environment& environment) {
   refuse_options(command, {"--max-abs-pp", "--max-sigma", "--allow-differences"},
                  "results of evaluations");
   const auto max_percent = limit(command, "--max-percent", options.max_percent);
@@ -88,7 +89,7 @@ void compare_runs(const Options& options, const CLI::App& command, Environment& 
   }
 }
 
-void compare_evaluations(const Options& options, const CLI::App& command) {
+void compare_evaluations(const CompareOptions& options, const CLI::App& command) {
   refuse_options(
       command,
       {"--out", "--max-percent", "--after", "--divisor", "--logging-steps", "--tokens-per-step",
@@ -122,7 +123,7 @@ void compare_evaluations(const Options& options, const CLI::App& command) {
 }
 
 // One command for both: what the first input is, all must be.
-void run(const Options& options, const CLI::App& command, Environment& environment) {
+void run_compare(const CompareOptions& options, const CLI::App& command, Environment& environment) {
   std::string first_run, first_evaluation;
   for (const std::string& path : options.inputs.paths)
     (report::looks_like_run(path) ? first_run : first_evaluation) = path;
@@ -140,7 +141,7 @@ void run(const Options& options, const CLI::App& command, Environment& environme
 }  // namespace
 
 void add_compare_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompareOptions>();
   CLI::App* command = app.add_subcommand(
       "compare", "Runs over equal windows of steps, or two results of evaluations task by task");
   command
@@ -177,7 +178,8 @@ void add_compare_command(CLI::App& app, Environment& environment) {
       "Example: deltatrain compare fla/trainer_state.json megatron.log --divisor 8 --range "
       "3700-4700\n"
       "         deltatrain compare results/a results/b --max-abs-pp 1.5");
-  command->callback([options, command, &environment] { run(*options, *command, environment); });
+  command->callback(
+      [options, command, &environment] { run_compare(*options, *command, environment); });
 }
 
 }  // namespace deltatrain::cli

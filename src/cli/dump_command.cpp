@@ -14,7 +14,7 @@
 namespace deltatrain::cli {
 
 namespace {
-struct Options {
+struct DumpOptions {
   std::string model, input, out, recipe;
   std::vector<std::string> overrides;
   int64_t step = 0;
@@ -23,7 +23,7 @@ struct Options {
 };
 
 // The global batch that step N of a recipe trains on, with its labels.
-verify::TokenMatrix batch_of_step(const Options& options) {
+verify::TokenMatrix batch_of_step(const DumpOptions& options) {
   const Recipe recipe = load_recipe(options.recipe, options.overrides).recipe;
   if (options.step < 1 || options.step > recipe.train.train_iters) {
     throw ConfigError(error_text(
@@ -39,7 +39,7 @@ verify::TokenMatrix batch_of_step(const Options& options) {
           batch.labels_R, batch.sequence_offsets};
 }
 
-verify::TokenMatrix tokens_of(const Options& options) {
+verify::TokenMatrix tokens_of(const DumpOptions& options) {
   if (options.input.empty() == options.recipe.empty()) {
     throw ConfigError(
         error_text("", "dump", "--input, or --recipe with --step", "both or neither"));
@@ -51,7 +51,7 @@ verify::TokenMatrix tokens_of(const Options& options) {
 }  // namespace
 
 void add_dump_command(CLI::App& app, Environment&) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DumpOptions>();
   CLI::App* command = app.add_subcommand(
       "dump", "Logits, loss, hidden states and gradients of a model for given tokens");
   command->add_option("--model", options->model, "Checkpoint, run folder or Hugging Face folder")

@@ -24,7 +24,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct EvalOptions {
   std::string model, tokenizer, data, out;
   std::vector<std::string> tasks;
   int64_t num_fewshot = 0;
@@ -53,7 +53,7 @@ std::vector<std::string> split_names(const std::vector<std::string>& arguments) 
   return names;
 }
 
-void list_tasks(const Options& options) {
+void list_tasks(const EvalOptions& options) {
   std::printf("%-40s %-36s %-10s %9s  %s\n", "task", "data set", "split", "documents",
               options.data.empty() ? "" : "file");
   for (const eval::Task& task : eval::all_tasks()) {
@@ -73,7 +73,7 @@ void list_tasks(const Options& options) {
   std::printf("%-40s arc_easy and arc_challenge\n", "ai2_arc");
 }
 
-int64_t batch_size_of(const Options& options) {
+int64_t batch_size_of(const EvalOptions& options) {
   if (options.batch_size == "auto") return 0;
   char* end = nullptr;
   const long long value = std::strtoll(options.batch_size.c_str(), &end, 10);
@@ -94,7 +94,7 @@ void describe_tokens(const text::Tokenizer& tokenizer, eval::RunDescription& run
   set(tokenizer.pad_id(), run.pad_id, run.pad_text);
 }
 
-void run(const Options& options, Environment& environment) {
+void run_eval(const EvalOptions& options, Environment& environment) {
   if (options.list) return list_tasks(options);
   for (const auto& [name, value] :
        {std::pair{"--model", &options.model}, std::pair{"--data", &options.data}}) {
@@ -201,7 +201,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_eval_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<EvalOptions>();
   CLI::App* command = app.add_subcommand(
       "eval",
       "Scores on downstream tasks, equal to lm-evaluation-harness 0.4.13, from local files");
@@ -265,7 +265,7 @@ void add_eval_command(CLI::App& app, Environment& environment) {
   command->footer(
       "Example: deltatrain eval --model runs/a-hf --tasks arc_easy,hellaswag,mmlu --data datasets "
       "--out results");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_eval(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

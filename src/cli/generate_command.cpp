@@ -24,7 +24,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct GenerateOptions {
   std::string model, tokenizer, prompt, prompt_file;
   int64_t max_new_tokens = 100;
   double temperature = 0;
@@ -37,7 +37,7 @@ struct Options {
   DeviceOptions device;
 };
 
-void check(const Options& options) {
+void check(const GenerateOptions& options) {
   const auto refuse = [](const char* name, const char* expected, const std::string& got) {
     throw ConfigError(error_text("", name, expected, got));
   };
@@ -103,7 +103,7 @@ class PrintedSamples final : public serve::Listener {
   int64_t num_tokens_ = 0;
 };
 
-void run(const Options& options, Environment& environment) {
+void run_generate(const GenerateOptions& options, Environment& environment) {
   check(options);
   const checkpoint::ModelFolder folder(options.model);
   const ModelConfig config = read_model_config(folder);
@@ -175,7 +175,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_generate_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<GenerateOptions>();
   CLI::App* command = app.add_subcommand("generate", "Text from a prompt");
   command->add_option("--model", options->model, "Checkpoint, run folder or Hugging Face folder")
       ->required();
@@ -208,7 +208,7 @@ void add_generate_command(CLI::App& app, Environment& environment) {
   command->footer(
       "Example: deltatrain generate --model runs/a --prompt 'The kernel' --temperature 0.8 --top-p "
       "0.95");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_generate(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

@@ -14,14 +14,14 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct PlotOptions {
   RunInputs inputs;
   std::vector<std::string> out;
 };
 
 bool is_trace(const std::string& name) { return name.ends_with(".trace.json"); }
 
-void run(const Options& options, Environment& environment) {
+void run_plot(const PlotOptions& options, Environment& environment) {
   std::vector<std::string> pictures;
   for (const std::string& name : options.out) {
     if (is_trace(name)) {
@@ -49,7 +49,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_plot_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PlotOptions>();
   CLI::App* command =
       app.add_subcommand("plot", "Curves of runs as pictures or as a page to look around in");
   command
@@ -67,7 +67,7 @@ void add_plot_command(CLI::App& app, Environment& environment) {
       ->allow_extra_args(false);
   options->inputs.add_to(*command);
   command->footer("Example: deltatrain plot runs/a runs/b --out loss.svg --out runs.html");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_plot(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

@@ -24,7 +24,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct PrepareOptions {
   prepare::PrepareOptions prepare;
   std::string layout = "megatron";
   std::string tokenizer;
@@ -75,7 +75,7 @@ std::string digest_of_tokenizer(const std::string& path) {
   return sha.hex();
 }
 
-prepare::TextEncoder make_encoder(const Options& options, Reporter& reporter) {
+prepare::TextEncoder make_encoder(const PrepareOptions& options, Reporter& reporter) {
   const text::Tokenizer tokenizer = text::Tokenizer::load(options.tokenizer);
   const auto add =
       options.special_tokens ? text::AddSpecialTokens::kYes : text::AddSpecialTokens::kNo;
@@ -122,7 +122,7 @@ std::string counts_text(const prepare::Counts& counts) {
   return text;
 }
 
-void run_prepare(Options& options, Reporter& reporter) {
+void run_prepare(PrepareOptions& options, Reporter& reporter) {
   if (options.split_sentences) {
     throw UnsupportedError(
         "--split-sentences: training would see single sentences in random order, each with its own "
@@ -174,7 +174,7 @@ void run_prepare(Options& options, Reporter& reporter) {
     fmt::print("{}  {}\n", file.sha256, file.path);
 }
 
-void run_conversion(const Options& options, Reporter& reporter) {
+void run_conversion(const PrepareOptions& options, Reporter& reporter) {
   if (options.prepare.inputs.size() != 1) {
     throw ConfigError(error_text("--convert", "--input", "one folder with state.json",
                                  std::to_string(options.prepare.inputs.size()) + " inputs"));
@@ -196,7 +196,7 @@ void run_conversion(const Options& options, Reporter& reporter) {
 }
 
 // The first samples of the order, with where each lies and how it begins.
-void show_order(Options& options) {
+void show_order(PrepareOptions& options) {
   data::SourceOptions& source_options = options.source;
   source_options.order = choice<DataOrder>(options.order, order_names());
   source_options.prefix = options.prepare.out;
@@ -217,7 +217,7 @@ void show_order(Options& options) {
 }  // namespace
 
 void add_prepare_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<PrepareOptions>();
   prepare::PrepareOptions& prepare_options = options->prepare;
   prepare::RecordOptions& records = prepare_options.records;
   prepare_options.num_workers = std::max(1U, std::thread::hardware_concurrency());

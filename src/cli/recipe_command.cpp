@@ -55,7 +55,7 @@ std::string grouped(int64_t value) {
   return digits;
 }
 
-std::string scaled(double value) {
+std::string scaled_count(double value) {
   return value < 1e8 ? fmt::format("{:.4g} M", value / 1e6) : fmt::format("{:.4g} G", value / 1e9);
 }
 
@@ -322,14 +322,14 @@ void plan(const RecipeOptions& options, Environment& environment) {
       {"  embedding and head", grouped(embedding)},
       {"  blocks and norms", grouped(parameters - embedding)},
       {"FLOPs per token", fmt::format("{}, forward and backward, at {} tokens per sequence",
-                                      scaled(flops), r.train.seq_length)},
+                                      scaled_count(flops), r.train.seq_length)},
       {"tokens per step",
        fmt::format(
            "{}, in {} micro-batches of {} x {} on {}", grouped(tokens_per_step), accumulation,
            r.train.micro_batch_size, r.train.seq_length,
            options.ranks == 1 ? "one rank" : fmt::format("each of {} ranks", options.ranks))},
       {"steps", grouped(r.train.train_iters)},
-      {"tokens", scaled(tokens)},
+      {"tokens", scaled_count(tokens)},
       {"FLOPs", fmt::format("{:.3e}", flops * tokens)},
   };
   if (planner) {

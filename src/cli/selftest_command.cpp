@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Options {
+struct SelftestOptions {
   verify::OpCaseFilter filter;
   bool full = false;
   bool sanitize = false;
@@ -36,7 +36,7 @@ struct Summary {
   std::string worst;
 };
 
-void run(Options& options, Environment& environment) {
+void run_selftest(SelftestOptions& options, Environment& environment) {
   const std::vector<std::string> names = verify::op_case_names();
   if (!options.filter.op.empty() &&
       std::find(names.begin(), names.end(), options.filter.op) == names.end()) {
@@ -123,7 +123,7 @@ void run(Options& options, Environment& environment) {
 }  // namespace
 
 void add_selftest_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<SelftestOptions>();
   CLI::App* command = app.add_subcommand(
       "selftest", "Every op of a device against the reference in double precision");
   command->add_option("--op", options->filter.op, "Only this op");
@@ -137,7 +137,7 @@ void add_selftest_command(CLI::App& app, Environment& environment) {
   command->add_flag("--json", options->json, "The table as JSON");
   options->device.add_to(*command);
   command->footer("Exit code 4 when a tensor is off.\nExample: deltatrain selftest --device cuda");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_selftest(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

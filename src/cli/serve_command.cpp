@@ -27,7 +27,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Options {
+struct ServeOptions {
   std::string model, tokenizer, name, api_key_file;
   std::string host = "127.0.0.1";
   int64_t port = 8000;
@@ -51,7 +51,7 @@ std::string read_key(const std::string& path) {
   return key;
 }
 
-std::string name_of(const Options& options) {
+std::string name_of(const ServeOptions& options) {
   if (!options.name.empty()) return options.name;
   const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
@@ -78,7 +78,7 @@ void load_chat_template(const std::filesystem::path& path, const text::Tokenizer
 
 // Steps the engine until a signal has come and all answers under way are given, or their time is over.
 int work(serve::Engine& engine, serve::HttpServer& server, const StopSignals& signals,
-         const Options& options, Reporter& reporter) {
+         const ServeOptions& options, Reporter& reporter) {
   int signal = 0;
   Clock::time_point end;
   while (true) {
@@ -95,7 +95,7 @@ int work(serve::Engine& engine, serve::HttpServer& server, const StopSignals& si
   }
 }
 
-void run(const Options& options, Environment& environment) {
+void run_serve(const ServeOptions& options, Environment& environment) {
   const StopSignals signals;
   const std::string key = options.api_key_file.empty() ? "" : read_key(options.api_key_file);
   const checkpoint::ModelFolder folder(options.model);
@@ -171,7 +171,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_serve_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ServeOptions>();
   CLI::App* command = app.add_subcommand(
       "serve", "HTTP server with the OpenAI API for completions, and a page to try the model");
   command->add_option("--model", options->model, "Checkpoint, run folder or Hugging Face folder")
@@ -232,7 +232,7 @@ void add_serve_command(CLI::App& app, Environment& environment) {
       "Example: deltatrain serve --model runs/a-hf --port 8000\n"
       "         curl http://127.0.0.1:8000/v1/completions -d '{\"prompt\": \"The\", "
       "\"max_tokens\": 20}'");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_serve(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

@@ -25,7 +25,7 @@ using text::AddSpecialTokens;
 using text::SkipSpecialTokens;
 using text::Tokenizer;
 
-struct Options {
+struct TokenizerOptions {
   std::string tokenizer;
   std::string input = "-";
   bool jsonl = false;
@@ -72,7 +72,7 @@ json parse_line(std::string_view line, const std::string& where) {
   return value;
 }
 
-void encode(const Options& options) {
+void encode(const TokenizerOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const auto add = options.no_special_tokens ? AddSpecialTokens::kNo : AddSpecialTokens::kYes;
   const std::string where = shown(options.input);
@@ -118,7 +118,7 @@ std::vector<int32_t> parse_ids(std::string content, const std::string& where) {
   }
 }
 
-void decode(const Options& options) {
+void decode(const TokenizerOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const auto skip = options.skip_special_tokens ? SkipSpecialTokens::kYes : SkipSpecialTokens::kNo;
   const std::string where = shown(options.input);
@@ -140,7 +140,7 @@ std::string visible(const std::string& bytes) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-void inspect(const Options& options) {
+void inspect(const TokenizerOptions& options) {
   const Tokenizer tokenizer = Tokenizer::load(options.tokenizer);
   const auto summary = text::summarize(tokenizer);
   std::vector<int32_t> ids;
@@ -167,7 +167,7 @@ void inspect(const Options& options) {
   for (const int32_t id : ids) std::printf("%8d  %s\n", id, visible(tokenizer.token_bytes(id)).c_str());
 }
 
-struct BenchOptions {
+struct TokenizerBenchOptions {
   std::string tokenizer;
   std::vector<std::string> inputs;
   std::string format = "auto";
@@ -197,7 +197,7 @@ class KeptDocuments : public prepare::DocumentSink {
   int64_t max_bytes_, num_bytes_ = 0;
 };
 
-void run_bench(const BenchOptions& options) {
+void run_tokenizer_bench(const TokenizerBenchOptions& options) {
   prepare::RecordOptions records;
   records.text_column = options.text_column;
   KeptDocuments kept(options.max_bytes);
@@ -233,7 +233,7 @@ void run_bench(const BenchOptions& options) {
   std::printf("per second: %.1f MB, %.2f million tokens\n", megabytes / best.wall_seconds, megatokens / best.wall_seconds);
 }
 
-void add_bench_options(CLI::App& command, BenchOptions& options) {
+void add_bench_options(CLI::App& command, TokenizerBenchOptions& options) {
   command.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json, or the file itself")->required();
   command.add_option("--input", options.inputs, "text: files, folders or globs, as for prepare")->required();
   command.add_option("--format", options.format, "of the input: auto (by extension), txt, jsonl, arrow or parquet")
@@ -253,7 +253,7 @@ void add_bench_options(CLI::App& command, BenchOptions& options) {
   command.footer("Example: deltatrain tokenizer bench --tokenizer tok --input docs.jsonl");
 }
 
-struct TrainOptions {
+struct TokenizerTrainOptions {
   std::vector<std::string> inputs;
   std::string format = "auto";
   std::string text_column = "text";
@@ -306,7 +306,7 @@ void make_folder(const std::string& folder) {
   if (error) throw FileError(folder + ": cannot be created: " + error.message(), ExitCode::kEnvironment);
 }
 
-void train(const TrainOptions& options, Reporter& reporter) {
+void train(const TokenizerTrainOptions& options, Reporter& reporter) {
   text::BpeTrainerOptions trainer_options;
   trainer_options.vocab_size = options.vocab_size;
   trainer_options.min_frequency = options.min_frequency;
@@ -373,7 +373,7 @@ void train(const TrainOptions& options, Reporter& reporter) {
               static_cast<long long>(written.vocabulary.merges.size()));
 }
 
-void add_train_options(CLI::App& command, TrainOptions& options) {
+void add_train_options(CLI::App& command, TokenizerTrainOptions& options) {
   command.add_option("--input", options.inputs, "text: files, folders or globs of .txt and .jsonl, also .gz and .zst")
       ->required();
   command.add_option("--out", options.out, "new folder for tokenizer.json and tokenizer_config.json")->required();
@@ -401,15 +401,15 @@ void add_train_options(CLI::App& command, TrainOptions& options) {
   command.footer("Example: deltatrain tokenizer train --input docs/*.txt --vocab-size 8192 --out tok");
 }
 
-void add_tokenizer_option(CLI::App& command, Options& options) {
+void add_tokenizer_option(CLI::App& command, TokenizerOptions& options) {
   command.add_option("--tokenizer", options.tokenizer, "folder with tokenizer.json, or the file itself")->required();
 }
 
 }  // namespace
 
 void add_tokenizer_command(CLI::App& app, Environment& environment) {
-  auto options = std::make_shared<Options>();  // shared by the callbacks below
-  auto train_options = std::make_shared<TrainOptions>();
+  auto options = std::make_shared<TokenizerOptions>();  // shared by the callbacks below
+  auto train_options = std::make_shared<TokenizerTrainOptions>();
   CLI::App* group = app.add_subcommand("tokenizer", "Train, apply and examine tokenizers.");
   group->require_subcommand(1);
 
@@ -440,10 +440,10 @@ void add_tokenizer_command(CLI::App& app, Environment& environment) {
   decode_command->footer("Example: echo 9906 1917 | deltatrain tokenizer decode --tokenizer tok");
   decode_command->callback([options] { decode(*options); });
 
-  auto bench_options = std::make_shared<BenchOptions>();
+  auto bench_options = std::make_shared<TokenizerBenchOptions>();
   CLI::App* bench_command = group->add_subcommand("bench", "How fast text in memory becomes token ids.");
   add_bench_options(*bench_command, *bench_options);
-  bench_command->callback([bench_options] { run_bench(*bench_options); });
+  bench_command->callback([bench_options] { run_tokenizer_bench(*bench_options); });
 
   CLI::App* inspect_command = group->add_subcommand("inspect", "What a tokenizer consists of.");
   add_tokenizer_option(*inspect_command, *options);

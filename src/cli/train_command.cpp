@@ -30,7 +30,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct TrainOptions {
   std::string recipe, out;
   std::vector<std::string> overrides;
   bool resume = false;
@@ -110,7 +110,7 @@ void expect_own_devices(dist::Communicator& ranks, const backend::Backend& backe
   }
 }
 
-train::TrainResult train_here(const Options& options, const Environment& environment,
+train::TrainResult train_here(const TrainOptions& options, const Environment& environment,
                               const StopSignals& stop_signals, dist::Communicator* ranks,
                               std::atomic<int64_t>& steps_done, Reporter& reporter) {
   const ResolvedRecipe resolved = load_recipe(options.recipe, options.overrides);
@@ -181,7 +181,7 @@ train::TrainResult train_here(const Options& options, const Environment& environ
 
 // As train_here, for a rank among several: its end is told to the others and in OUT/ranks, and it
 // ends within seconds when another is lost, whatever it waits for.
-train::TrainResult train_as_rank(const Options& options, const Environment& environment,
+train::TrainResult train_as_rank(const TrainOptions& options, const Environment& environment,
                                  const StopSignals& stop_signals, const dist::RankPlace& place) {
   const std::string prefix = "rank " + std::to_string(place.rank) + ": ";
   std::unique_ptr<dist::Communicator> ranks;
@@ -225,7 +225,7 @@ train::TrainResult train_as_rank(const Options& options, const Environment& envi
   }
 }
 
-void run(const Options& options, Environment& environment) {
+void run_train(const TrainOptions& options, Environment& environment) {
   const dist::RankPlace place =
       dist::find_rank_place([](const char* name) -> const char* { return std::getenv(name); });
   const StopSignals stop_signals(place.size > 1 ? StopSignals::Second::kOnlyNoted
@@ -248,7 +248,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_train_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<TrainOptions>();
   CLI::App* command = app.add_subcommand("train", "Train the model of a recipe");
   command->add_option("--recipe", options->recipe, "Recipe file; see recipes/ and docs/recipes.md")
       ->required();
@@ -260,7 +260,7 @@ void add_train_command(CLI::App& app, Environment& environment) {
                     "Continue the run in --out from its last checkpoint");
   command->add_flag("--profile", options->profile,
                     "Time the third step by part and op: OUT/profile/step.md and "
-                    "rank0.trace.json (chrome://tracing, Perfetto)");
+                    "rank0.trace.json (chrome://tracing, Perfetto); OUT/profile.trace.json has all ranks");
   command
       ->add_option("--sample-prompt", options->sample_prompt,
                    "Text that the model goes on with at each validation step and at the end, written to "
@@ -278,7 +278,7 @@ void add_train_command(CLI::App& app, Environment& environment) {
       "and MASTER_PORT set (docs/parallel.md); exit code 6: another rank was lost.\n"
       "Example: deltatrain train --recipe recipes/smoke/gdn.yaml --set data.train=tokens --out "
       "runs/a");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_train(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

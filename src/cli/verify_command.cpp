@@ -21,7 +21,7 @@ namespace deltatrain::cli {
 
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string model, against, tokenizer;
   double max_loss = 6;
   verify::AgreementLimits limits;
@@ -85,7 +85,7 @@ std::string config_differences(const ModelConfig& model, const ModelConfig& othe
   return found;
 }
 
-void run(const Options& options, Environment& environment) {
+void run_verify(const VerifyOptions& options, Environment& environment) {
   DeviceChoice device(options.device);
   const int64_t max_length = std::max<int64_t>(options.row_length, 256);
   verify::ModelRunner model(device.context(), device.planning_context(), options.model, max_length);
@@ -175,7 +175,7 @@ void run(const Options& options, Environment& environment) {
 }  // namespace
 
 void add_verify_command(CLI::App& app, Environment& environment) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<VerifyOptions>();
   CLI::App* command = app.add_subcommand(
       "verify", "Check a model: finite weights and logits, prompts, and another model's logits");
   command
@@ -214,7 +214,7 @@ void add_verify_command(CLI::App& app, Environment& environment) {
   options->device.add_to(*command);
   command->footer(
       "Exit code 4 when a check fails.\nExample: deltatrain verify runs/a-hf --against runs/a");
-  command->callback([options, &environment] { run(*options, environment); });
+  command->callback([options, &environment] { run_verify(*options, environment); });
 }
 
 }  // namespace deltatrain::cli

@@ -365,6 +365,10 @@ class Importer {
     r.train.precision = is_bf16 ? Precision::kBf16 : Precision::kF32;
     take_boolean("fp32_residual_connection", "train.fp32_residual_connection",
                  r.train.fp32_residual_connection);
+    if (find("use_distributed_optimizer") != nullptr) {
+      take_boolean("use_distributed_optimizer", "parallel.use_distributed_optimizer",
+                   r.parallel.use_distributed_optimizer);
+    }
     take_integer("eval_iters", "train.eval_iters", r.train.eval_iters);
     take_integer("eval_interval", "train.eval_interval", r.train.eval_interval);
     take_integer("log_interval", "log.log_interval", r.log.log_interval);

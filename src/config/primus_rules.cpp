@@ -151,7 +151,6 @@ const std::vector<Rule>& all_rules() {
       inert("gradient_accumulation_fusion", kHow),
       inert("async_tensor_model_parallel_allreduce", kHow),
       inert("sequence_parallel", "off at one tensor-parallel rank"),
-      inert("use_distributed_optimizer", kHow),
       inert("use_torch_fsdp2", kHow),
       inert("use_megatron_fsdp", kHow),
       inert("use_custom_fsdp", kHow),

@@ -48,9 +48,9 @@ std::optional<std::string> MegatronArgs::text(std::string_view name) const {
 namespace {
 
 // args to values of the model, each read once, so that both functions below share the list.
-class Reader {
+class ArgsReader {
  public:
-  Reader(const MegatronArgs& args, const std::string& where) : args_(args), where_(where) {}
+  ArgsReader(const MegatronArgs& args, const std::string& where) : args_(args), where_(where) {}
 
   int64_t required(const char* name) const {
     const auto value = args_.integer(name);
@@ -76,7 +76,7 @@ class Reader {
   const std::string& where_;
 };
 
-void refuse_other_models(const Reader& reader) {
+void refuse_other_models(const ArgsReader& reader) {
   if (const auto kind = reader.args().text("normalization"); kind && *kind != "RMSNorm")
     reader.refuse("normalization", "RMSNorm", *kind + ", which makes another model");
   if (reader.args().boolean("add_bias_linear").value_or(false))
@@ -97,7 +97,7 @@ void refuse_other_models(const Reader& reader) {
 
 ModelConfig config_from_args(const MegatronArgs& args, const StoredModelFacts& facts,
                              const std::string& where) {
-  const Reader reader(args, where);
+  const ArgsReader reader(args, where);
   refuse_other_models(reader);
   ModelConfig c;
   c.family = facts.family;

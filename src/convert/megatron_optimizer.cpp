@@ -27,9 +27,10 @@ constexpr int64_t kDefaultBucketElements = 40'000'000;
 constexpr int64_t kBucketElementsPerRank = 1'000'000;
 constexpr int64_t kProbes = 64;
 
-class Reader {
+class OptimizerReader {
  public:
-  Reader(const TorchFile& file, const std::vector<std::pair<std::string, MegatronStored>>& weights)
+  OptimizerReader(const TorchFile& file,
+                  const std::vector<std::pair<std::string, MegatronStored>>& weights)
       : file_(file), weights_(weights), where_(file.path().string()) {}
 
   std::optional<MegatronOptimizer> run() {
@@ -313,7 +314,7 @@ class Reader {
 
 std::optional<MegatronOptimizer> read_megatron_optimizer(
     const TorchFile& file, const std::vector<std::pair<std::string, MegatronStored>>& weights) {
-  return Reader(file, weights).run();
+  return OptimizerReader(file, weights).run();
 }
 
 }  // namespace deltatrain::convert

@@ -39,19 +39,19 @@ enum class When : uint8_t {
   kDoubleQNorm,  // both
 };
 
-struct Row {
+struct TableRow {
   const char* name;
   std::initializer_list<Size> shape;
   When when = When::kAlways;
 };
 
-const Row kModel[] = {
+const TableRow kModel[] = {
     {"model.embeddings.weight", {Size::kVocabulary, Size::kHidden}},
     {"lm_head.weight", {Size::kVocabulary, Size::kHidden}, When::kUntied},
     {"model.norm.weight", {Size::kHidden}},
 };
 
-const Row kBlock[] = {
+const TableRow kBlockTable[] = {
     {"attn_norm.weight", {Size::kHidden}},
     {"mlp_norm.weight", {Size::kHidden}},
     {"mlp.gate_proj.weight", {Size::kMlp, Size::kHidden}},
@@ -60,7 +60,7 @@ const Row kBlock[] = {
 };
 
 // Both delta-rule mixers.
-const Row kDelta[] = {
+const TableRow kDelta[] = {
     {"attn.q_proj.weight", {Size::kKey, Size::kHidden}},
     {"attn.k_proj.weight", {Size::kKey, Size::kHidden}},
     {"attn.v_proj.weight", {Size::kValue, Size::kHidden}},
@@ -73,13 +73,13 @@ const Row kDelta[] = {
     {"attn.o_proj.weight", {Size::kHidden, Size::kValue}},
 };
 
-const Row kGatedDeltaNet[] = {
+const TableRow kGatedDeltaNet[] = {
     {"attn.a_proj.weight", {Size::kValueHeads, Size::kHidden}},
     {"attn.dt_bias", {Size::kValueHeads}},
     {"attn.g_proj.weight", {Size::kValue, Size::kHidden}, When::kGate},
 };
 
-const Row kKda[] = {
+const TableRow kKda[] = {
     {"attn.f_proj.0.weight", {Size::kHeadValue, Size::kHidden}},
     {"attn.f_proj.1.weight", {Size::kDecay, Size::kHeadValue}},
     {"attn.dt_bias", {Size::kDecay}},
@@ -88,7 +88,7 @@ const Row kKda[] = {
     {"attn.g_proj.1.bias", {Size::kValue}},
 };
 
-const Row kMla[] = {
+const TableRow kMla[] = {
     {"attn.q_proj.weight", {Size::kQuery, Size::kHidden}, When::kNoQRank},
     {"attn.q_proj.0.weight", {Size::kQRank, Size::kHidden}, When::kQRank},
     {"attn.q_proj.1.weight", {Size::kQRank}, When::kQRank},
@@ -172,8 +172,8 @@ std::string layer_prefix(int64_t layer) { return "model.layers." + std::to_strin
 
 std::vector<formats::TensorSpec> model_parameters(const ModelConfig& config) {
   std::vector<formats::TensorSpec> specs;
-  const auto add = [&](const std::string& prefix, std::span<const Row> rows) {
-    for (const Row& row : rows) {
+  const auto add = [&](const std::string& prefix, std::span<const TableRow> rows) {
+    for (const TableRow& row : rows) {
       if (!applies(row.when, config)) continue;
       formats::TensorSpec spec{prefix + row.name, DType::kF32, {}};
       for (const Size size : row.shape) spec.shape.append(value_of(size, config));
@@ -183,7 +183,7 @@ std::vector<formats::TensorSpec> model_parameters(const ModelConfig& config) {
   add("", kModel);
   for (int64_t layer = 0; layer < config.num_hidden_layers; ++layer) {
     const std::string prefix = layer_prefix(layer);
-    add(prefix, kBlock);
+    add(prefix, kBlockTable);
     if (config.is_mla_layer(layer)) {
       add(prefix, kMla);
       continue;

@@ -19,8 +19,8 @@ namespace deltatrain::convert {
 
 namespace {
 
-constexpr int64_t kMaxConfigBytes = 16 << 20;
-constexpr int64_t kBlockElements = int64_t{1} << 22;
+constexpr int64_t kMaxModelConfigBytes = 16 << 20;
+constexpr int64_t kReadElements = int64_t{1} << 22;
 
 const std::vector<checkpoint::TiedName>& tied_head() {
   static const std::vector<checkpoint::TiedName> ties = {
@@ -49,7 +49,8 @@ class FolderSource : public WeightSource {
  public:
   explicit FolderSource(const std::filesystem::path& path) : model_(path) {
     const std::filesystem::path config_path = model_.folder() / "config.json";
-    config_ = model_config_from_hf(read_file(config_path, kMaxConfigBytes), config_path.string());
+    config_ =
+        model_config_from_hf(read_file(config_path, kMaxModelConfigBytes), config_path.string());
     if (config_.tie_word_embeddings) {
       stored_as_ = model_.resolve_ties(tied_head());
     } else {
@@ -192,7 +193,7 @@ std::unique_ptr<WeightSource> open_weights(const std::filesystem::path& path,
 void for_each_block(const WeightSource& source, const formats::TensorSpec& spec, DType dtype,
                     const std::function<void(const void* data, int64_t bytes)>& consume) {
   const int64_t count = spec.shape.num_elements();
-  const int64_t block = std::min(count, kBlockElements);
+  const int64_t block = std::min(count, kReadElements);
   std::vector<std::byte> stored(static_cast<size_t>(block * dtype_bytes(spec.dtype)));
   std::vector<std::byte> converted(
       spec.dtype == dtype ? 0 : static_cast<size_t>(block * dtype_bytes(dtype)));
@@ -213,7 +214,7 @@ void for_each_state_block(const WeightSource& source, StatePart part,
                           const formats::TensorSpec& spec,
                           const std::function<void(const float* data, int64_t count)>& consume) {
   const int64_t count = spec.shape.num_elements();
-  const int64_t block = std::min(count, kBlockElements);
+  const int64_t block = std::min(count, kReadElements);
   std::vector<float> values(static_cast<size_t>(block));
   for (int64_t begin = 0; begin < count; begin += block) {
     const int64_t n = std::min(block, count - begin);

@@ -27,10 +27,6 @@ std::string own_host() {
                                                                              : "unknown";
 }
 
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
-
 std::string who(uint32_t rank, const std::string& host) {
   return "rank " + std::to_string(rank) + " (host " + host + ")";
 }

@@ -14,10 +14,6 @@ namespace deltatrain::dist {
 
 namespace {
 
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
-
 std::string seconds_text(double value) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3g s", value);

@@ -12,6 +12,10 @@ namespace deltatrain::dist {
 
 using Clock = std::chrono::steady_clock;
 
+inline Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
+
 // A file descriptor that is closed with the object.
 class Socket {
  public:

@@ -5,42 +5,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "formats/arrow_codes.h"
 #include "formats/flat_buffer.h"
 
 namespace deltatrain::formats {
 
 namespace {
 
-// Codes of Arrow's Type union, in the order of its schema.
-enum TypeCode {
-  kNull = 1,
-  kInt,
-  kFloatingPoint,
-  kBinary,
-  kUtf8,
-  kBool,
-  kDecimal,
-  kDate,
-  kTime,
-  kTimestamp,
-  kInterval,
-  kList,
-  kStruct,
-  kUnion,
-  kFixedSizeBinary,
-  kFixedSizeList,
-  kMap,
-  kDuration,
-  kLargeBinary,
-  kLargeUtf8,
-  kLargeList,
-  kRunEndEncoded,
-  kBinaryView,
-  kUtf8View,
-  kListView,
-  kLargeListView
-};
-
+// By TypeCode.
 constexpr const char* kTypeNames[] = {
     "none",         "null",           "int",     "float",       "binary",
     "utf8",         "bool",           "decimal", "date",        "time",
@@ -48,9 +20,6 @@ constexpr const char* kTypeNames[] = {
     "fixed binary", "fixed list",     "map",     "duration",    "large binary",
     "large utf8",   "large list",     "run-end", "binary view", "utf8 view",
     "list view",    "large list view"};
-
-constexpr uint8_t kSchemaMessage = 1;
-constexpr uint8_t kRecordBatchMessage = 3;
 
 template <class T>
 T load(const std::byte* from, int64_t index = 0) {

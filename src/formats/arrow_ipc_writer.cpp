@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "formats/arrow_codes.h"
 #include "formats/arrow_ipc.h"
 #include "formats/flat_buffer.h"
 
@@ -13,10 +14,6 @@ namespace deltatrain::formats {
 namespace {
 
 constexpr int16_t kVersion5 = 4;
-constexpr uint8_t kSchemaMessage = 1;
-constexpr uint8_t kRecordBatchMessage = 3;
-constexpr uint8_t kInt = 2;
-constexpr uint8_t kList = 12;
 
 FlatBuilder::Offset int32_type(FlatBuilder& builder) {
   builder.start_table();

@@ -17,7 +17,7 @@ constexpr int64_t kHeaderBytes = 34;
 
 // The arrays of an .idx begin at byte 34, so nothing in it is aligned.
 template <class T>
-T load(const std::byte* from, int64_t index = 0) {
+T load_value(const std::byte* from, int64_t index = 0) {
   T value;
   std::memcpy(&value, from + index * static_cast<int64_t>(sizeof(T)), sizeof(T));
   return value;
@@ -87,15 +87,15 @@ void IndexedDataset::check_index() {
   if (std::memcmp(data, kMagic, sizeof kMagic) != 0) {
     refuse(path, "magic", "MMIDIDX", "other bytes: not an index of a token data set");
   }
-  const auto version = load<uint64_t>(data + 9);
+  const auto version = load_value<uint64_t>(data + 9);
   if (version != 1) refuse(path, "version", "1", std::to_string(version));
-  const auto code = load<uint8_t>(data + 17);
+  const auto code = load_value<uint8_t>(data + 17);
   if (code != 1 && code != 2 && code != 3 && code != 4 && code != 5 && code != 8) {
     refuse(path, "dtype code", "1, 2, 3, 4, 5 or 8 (an integer type)", std::to_string(code));
   }
   type_ = static_cast<TokenType>(code);
-  const auto sequences = load<uint64_t>(data + 18);
-  const auto entries = load<uint64_t>(data + 26);
+  const auto sequences = load_value<uint64_t>(data + 18);
+  const auto entries = load_value<uint64_t>(data + 26);
   // Bounded by the file first, so that no product below can overflow.
   const auto limit = static_cast<uint64_t>(size);
   if (sequences > limit / 12 || entries > limit / 8) {
@@ -121,11 +121,11 @@ void IndexedDataset::check_index() {
   documents_ = pointers_ + 8 * num_sequences_;
   if (num_entries == 0) refuse(path, "document indices", "at least one", "none");
 
-  leading_zero_ = load<int64_t>(documents_) == 0;
+  leading_zero_ = load_value<int64_t>(documents_) == 0;
   num_documents_ = leading_zero_ ? num_entries - 1 : num_entries;
   int64_t previous = 0;
   for (int64_t i = 0; i < num_entries; ++i) {
-    const auto begin = load<int64_t>(documents_, i);
+    const auto begin = load_value<int64_t>(documents_, i);
     if (begin < previous || begin > num_sequences_) {
       refuse(path, "document index " + std::to_string(i),
              "between " + std::to_string(previous) + " and " + std::to_string(num_sequences_),
@@ -146,8 +146,8 @@ void IndexedDataset::check_sequences() {
   const auto bin_size = static_cast<int64_t>(bin_.bytes().size());
   int64_t next = 0;
   for (int64_t i = 0; i < num_sequences_; ++i) {
-    const int64_t count = load<int32_t>(lengths_, i);
-    const auto pointer = load<int64_t>(pointers_, i);
+    const int64_t count = load_value<int32_t>(lengths_, i);
+    const auto pointer = load_value<int64_t>(pointers_, i);
     if (count < 0)
       refuse(path, "length of sequence " + std::to_string(i), ">= 0", std::to_string(count));
     if (pointer != next) {
@@ -170,15 +170,17 @@ void IndexedDataset::check_sequences() {
   num_tokens_ = next / item;
 }
 
-int64_t IndexedDataset::length(int64_t sequence) const { return load<int32_t>(lengths_, sequence); }
+int64_t IndexedDataset::length(int64_t sequence) const {
+  return load_value<int32_t>(lengths_, sequence);
+}
 
 int64_t IndexedDataset::first_token(int64_t sequence) const {
-  return load<int64_t>(pointers_, sequence) / token_bytes(type_);
+  return load_value<int64_t>(pointers_, sequence) / token_bytes(type_);
 }
 
 int64_t IndexedDataset::document_begin(int64_t document) const {
-  if (leading_zero_) return load<int64_t>(documents_, document);
-  return document == 0 ? 0 : load<int64_t>(documents_, document - 1);
+  if (leading_zero_) return load_value<int64_t>(documents_, document);
+  return document == 0 ? 0 : load_value<int64_t>(documents_, document - 1);
 }
 
 int64_t IndexedDataset::sequence_of_token(int64_t token) const {

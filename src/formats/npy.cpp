@@ -9,7 +9,7 @@ namespace deltatrain::formats {
 
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr size_t kMaxHeaderBytes = 1 << 20;
 
 // The header is a Python literal, {'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }.
@@ -122,7 +122,7 @@ NpyFile::NpyFile(const std::filesystem::path& path) : file_(path) {
   const std::string where = path.string();
   const std::string_view all(reinterpret_cast<const char*>(file_.bytes().data()),
                              file_.bytes().size());
-  if (all.size() < 12 || all.substr(0, kMagic.size()) != kMagic) {
+  if (all.size() < 12 || all.substr(0, kNpyMagic.size()) != kNpyMagic) {
     throw FormatError(error_text(where, "", "a .npy file", "something else"));
   }
   const auto byte = [&all](size_t at) {

@@ -55,37 +55,37 @@ constexpr Name kNames[] = {
 };
 
 // Dtypes and storage classes in module torch.
-constexpr std::string_view kTorchDTypes[] = {"float64",
-                                             "float32",
-                                             "float16",
-                                             "bfloat16",
-                                             "int64",
-                                             "int32",
-                                             "int16",
-                                             "int8",
-                                             "uint8",
-                                             "uint16",
-                                             "uint32",
-                                             "uint64",
-                                             "bool",
-                                             "complex64",
-                                             "complex128",
-                                             "float8_e4m3fn",
-                                             "float8_e5m2",
-                                             "float8_e4m3fnuz",
-                                             "float8_e5m2fnuz",
-                                             "DoubleStorage",
-                                             "FloatStorage",
-                                             "HalfStorage",
-                                             "BFloat16Storage",
-                                             "LongStorage",
-                                             "IntStorage",
-                                             "ShortStorage",
-                                             "CharStorage",
-                                             "ByteStorage",
-                                             "BoolStorage",
-                                             "ComplexFloatStorage",
-                                             "ComplexDoubleStorage"};
+constexpr std::string_view kDTypeNames[] = {"float64",
+                                            "float32",
+                                            "float16",
+                                            "bfloat16",
+                                            "int64",
+                                            "int32",
+                                            "int16",
+                                            "int8",
+                                            "uint8",
+                                            "uint16",
+                                            "uint32",
+                                            "uint64",
+                                            "bool",
+                                            "complex64",
+                                            "complex128",
+                                            "float8_e4m3fn",
+                                            "float8_e5m2",
+                                            "float8_e4m3fnuz",
+                                            "float8_e5m2fnuz",
+                                            "DoubleStorage",
+                                            "FloatStorage",
+                                            "HalfStorage",
+                                            "BFloat16Storage",
+                                            "LongStorage",
+                                            "IntStorage",
+                                            "ShortStorage",
+                                            "CharStorage",
+                                            "ByteStorage",
+                                            "BoolStorage",
+                                            "ComplexFloatStorage",
+                                            "ComplexDoubleStorage"};
 
 constexpr std::string_view kOpaquePackages[] = {"megatron", "primus", "transformer_engine",
                                                 "transformer_engine_torch"};
@@ -105,8 +105,7 @@ bool is_allowed_global(std::string_view module, std::string_view name) {
     if (allowed.module == module && allowed.name == name) return true;
   }
   if (module == "torch") {
-    return std::find(std::begin(kTorchDTypes), std::end(kTorchDTypes), name) !=
-           std::end(kTorchDTypes);
+    return std::find(std::begin(kDTypeNames), std::end(kDTypeNames), name) != std::end(kDTypeNames);
   }
   if (module == "numpy.dtypes" && name.ends_with("DType") && is_dotted_name(name)) return true;
   const std::string_view package = module.substr(0, module.find('.'));

@@ -13,7 +13,7 @@ namespace deltatrain::formats {
 
 namespace {
 
-constexpr int64_t kMaxHeaderBytes = 100'000'000;
+constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 
 uint64_t read_u64(const std::byte* from) {
   uint64_t value = 0;
@@ -31,9 +31,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
                                  std::to_string(bytes.size())));
   }
   const uint64_t header_bytes = read_u64(bytes.data());
-  if (header_bytes > static_cast<uint64_t>(kMaxHeaderBytes)) {
+  if (header_bytes > static_cast<uint64_t>(kMaxSafetensorsHeader)) {
     throw FormatError(error_text(where, "header length",
-                                 "at most " + std::to_string(kMaxHeaderBytes),
+                                 "at most " + std::to_string(kMaxSafetensorsHeader),
                                  std::to_string(header_bytes)));
   }
   if (header_bytes > bytes.size() - 8) {

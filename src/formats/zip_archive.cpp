@@ -119,7 +119,7 @@ std::string shown(const std::string& name) {
   return result;
 }
 
-void put(std::string& text, uint64_t value, size_t width) {
+void put_little(std::string& text, uint64_t value, size_t width) {
   for (size_t i = 0; i < width; ++i) text += static_cast<char>(value >> (8 * i));
 }
 
@@ -216,30 +216,30 @@ void ZipWriter::begin_member(const std::string& name, int64_t bytes) {
   // Zip64 sizes first where needed, then padding under the id that PyTorch uses for it.
   std::string extra;
   if (large) {
-    put(extra, 1, 2);
-    put(extra, 16, 2);
-    put(extra, static_cast<uint64_t>(bytes), 8);
-    put(extra, static_cast<uint64_t>(bytes), 8);
+    put_little(extra, 1, 2);
+    put_little(extra, 16, 2);
+    put_little(extra, static_cast<uint64_t>(bytes), 8);
+    put_little(extra, static_cast<uint64_t>(bytes), 8);
   }
   const size_t before =
       static_cast<size_t>(file_.position()) + kLocalBytes + name.size() + extra.size() + 4;
   const size_t padding = (kAlignment - before % kAlignment) % kAlignment;
   extra += "FB";
-  put(extra, padding, 2);
+  put_little(extra, padding, 2);
   extra.append(padding, 'Z');
 
   std::string header;
-  put(header, kLocalSignature, 4);
-  put(header, large ? 45 : 20, 2);
-  put(header, 0x0800, 2);  // names are UTF-8
-  put(header, 0, 2);       // stored
-  put(header, 0, 2);       // time and date: none, so that equal contents give equal files
-  put(header, 0x0021, 2);  // 1 January 1980
-  put(header, 0, 4);       // CRC-32, filled in by end_member
-  put(header, large ? 0xffffffffU : static_cast<uint64_t>(bytes), 4);
-  put(header, large ? 0xffffffffU : static_cast<uint64_t>(bytes), 4);
-  put(header, name.size(), 2);
-  put(header, extra.size(), 2);
+  put_little(header, kLocalSignature, 4);
+  put_little(header, large ? 45 : 20, 2);
+  put_little(header, 0x0800, 2);  // names are UTF-8
+  put_little(header, 0, 2);       // stored
+  put_little(header, 0, 2);       // time and date: none, so that equal contents give equal files
+  put_little(header, 0x0021, 2);  // 1 January 1980
+  put_little(header, 0, 4);       // CRC-32, filled in by end_member
+  put_little(header, large ? 0xffffffffU : static_cast<uint64_t>(bytes), 4);
+  put_little(header, large ? 0xffffffffU : static_cast<uint64_t>(bytes), 4);
+  put_little(header, name.size(), 2);
+  put_little(header, extra.size(), 2);
   entries_.push_back({name, file_.position(), bytes, 0, 0});
   file_.write(header + name + extra);
 }
@@ -264,7 +264,7 @@ void ZipWriter::end_member() {
   const Entry& entry = entries_.back();
   DELTATRAIN_CHECK(entry.written == entry.bytes, path_.string() + ": " + entry.name);
   std::string crc;
-  put(crc, entry.crc32, 4);
+  put_little(crc, entry.crc32, 4);
   file_.write_at(entry.header_offset + 14, crc.data(), crc.size());
 }
 
@@ -276,30 +276,30 @@ void ZipWriter::commit() {
     const bool large_offset = entry.header_offset >= 0xffffffff;
     std::string extra;
     if (large_size || large_offset) {
-      put(extra, 1, 2);
-      put(extra, (large_size ? 16 : 0) + (large_offset ? 8 : 0), 2);
-      if (large_size) put(extra, static_cast<uint64_t>(entry.bytes), 8);
-      if (large_size) put(extra, static_cast<uint64_t>(entry.bytes), 8);
-      if (large_offset) put(extra, static_cast<uint64_t>(entry.header_offset), 8);
+      put_little(extra, 1, 2);
+      put_little(extra, (large_size ? 16 : 0) + (large_offset ? 8 : 0), 2);
+      if (large_size) put_little(extra, static_cast<uint64_t>(entry.bytes), 8);
+      if (large_size) put_little(extra, static_cast<uint64_t>(entry.bytes), 8);
+      if (large_offset) put_little(extra, static_cast<uint64_t>(entry.header_offset), 8);
     }
     std::string record;
-    put(record, kCentralSignature, 4);
-    put(record, 45, 2);
-    put(record, extra.empty() ? 20 : 45, 2);
-    put(record, 0x0800, 2);
-    put(record, 0, 2);
-    put(record, 0, 2);
-    put(record, 0x0021, 2);
-    put(record, entry.crc32, 4);
-    put(record, large_size ? 0xffffffffU : static_cast<uint64_t>(entry.bytes), 4);
-    put(record, large_size ? 0xffffffffU : static_cast<uint64_t>(entry.bytes), 4);
-    put(record, entry.name.size(), 2);
-    put(record, extra.size(), 2);
-    put(record, 0, 2);  // comment
-    put(record, 0, 2);  // disk
-    put(record, 0, 2);  // internal attributes
-    put(record, 0, 4);  // external attributes
-    put(record, large_offset ? 0xffffffffU : static_cast<uint64_t>(entry.header_offset), 4);
+    put_little(record, kCentralSignature, 4);
+    put_little(record, 45, 2);
+    put_little(record, extra.empty() ? 20 : 45, 2);
+    put_little(record, 0x0800, 2);
+    put_little(record, 0, 2);
+    put_little(record, 0, 2);
+    put_little(record, 0x0021, 2);
+    put_little(record, entry.crc32, 4);
+    put_little(record, large_size ? 0xffffffffU : static_cast<uint64_t>(entry.bytes), 4);
+    put_little(record, large_size ? 0xffffffffU : static_cast<uint64_t>(entry.bytes), 4);
+    put_little(record, entry.name.size(), 2);
+    put_little(record, extra.size(), 2);
+    put_little(record, 0, 2);  // comment
+    put_little(record, 0, 2);  // disk
+    put_little(record, 0, 2);  // internal attributes
+    put_little(record, 0, 4);  // external attributes
+    put_little(record, large_offset ? 0xffffffffU : static_cast<uint64_t>(entry.header_offset), 4);
     file_.write(record + entry.name + extra);
   }
   const int64_t directory_bytes = file_.position() - directory_offset;
@@ -307,29 +307,29 @@ void ZipWriter::commit() {
   std::string end;
   if (count >= 0xffff || directory_offset >= 0xffffffff) {
     const int64_t at = file_.position();
-    put(end, kEnd64Signature, 4);
-    put(end, kEnd64Bytes - 12, 8);
-    put(end, 45, 2);
-    put(end, 45, 2);
-    put(end, 0, 4);
-    put(end, 0, 4);
-    put(end, count, 8);
-    put(end, count, 8);
-    put(end, static_cast<uint64_t>(directory_bytes), 8);
-    put(end, static_cast<uint64_t>(directory_offset), 8);
-    put(end, kLocator64Signature, 4);
-    put(end, 0, 4);
-    put(end, static_cast<uint64_t>(at), 8);
-    put(end, 1, 4);
+    put_little(end, kEnd64Signature, 4);
+    put_little(end, kEnd64Bytes - 12, 8);
+    put_little(end, 45, 2);
+    put_little(end, 45, 2);
+    put_little(end, 0, 4);
+    put_little(end, 0, 4);
+    put_little(end, count, 8);
+    put_little(end, count, 8);
+    put_little(end, static_cast<uint64_t>(directory_bytes), 8);
+    put_little(end, static_cast<uint64_t>(directory_offset), 8);
+    put_little(end, kLocator64Signature, 4);
+    put_little(end, 0, 4);
+    put_little(end, static_cast<uint64_t>(at), 8);
+    put_little(end, 1, 4);
   }
-  put(end, kEndSignature, 4);
-  put(end, 0, 2);
-  put(end, 0, 2);
-  put(end, std::min<uint64_t>(count, 0xffff), 2);
-  put(end, std::min<uint64_t>(count, 0xffff), 2);
-  put(end, static_cast<uint64_t>(std::min<int64_t>(directory_bytes, 0xffffffff)), 4);
-  put(end, static_cast<uint64_t>(std::min<int64_t>(directory_offset, 0xffffffff)), 4);
-  put(end, 0, 2);
+  put_little(end, kEndSignature, 4);
+  put_little(end, 0, 2);
+  put_little(end, 0, 2);
+  put_little(end, std::min<uint64_t>(count, 0xffff), 2);
+  put_little(end, std::min<uint64_t>(count, 0xffff), 2);
+  put_little(end, static_cast<uint64_t>(std::min<int64_t>(directory_bytes, 0xffffffff)), 4);
+  put_little(end, static_cast<uint64_t>(std::min<int64_t>(directory_offset, 0xffffffff)), 4);
+  put_little(end, 0, 2);
   file_.write(end);
   file_.commit();
 }

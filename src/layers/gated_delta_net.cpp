@@ -12,7 +12,7 @@ namespace deltatrain::layers {
 
 namespace {
 
-DeltaCoreConfig core_config(const ModelConfig& config) {
+DeltaCoreConfig gdn_core(const ModelConfig& config) {
   return {.num_heads = config.num_heads,
           .num_v_heads = config.num_v_heads,
           .head_k = config.head_dim,
@@ -28,7 +28,7 @@ DeltaCoreConfig core_config(const ModelConfig& config) {
 class GatedDeltaNet final : public Mixer {
  public:
   GatedDeltaNet(ParameterBuilder& builder, const std::string& prefix, const ModelConfig& config)
-      : core_(builder, prefix, core_config(config), Init::kLogUniformA, 0.0),
+      : core_(builder, prefix, gdn_core(config), Init::kLogUniformA, 0.0),
         use_gate_(config.use_gate) {
     const int64_t D = config.hidden_size;
     const auto matrix = [&](const char* name, int64_t rows) {

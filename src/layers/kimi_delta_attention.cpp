@@ -14,7 +14,7 @@ namespace deltatrain::layers {
 
 namespace {
 
-DeltaCoreConfig core_config(const ModelConfig& config) {
+DeltaCoreConfig kda_core(const ModelConfig& config) {
   DeltaCoreConfig core{.num_heads = config.num_heads,
                        .num_v_heads = config.num_v_heads,
                        .head_k = config.head_dim,
@@ -35,7 +35,7 @@ class KimiDeltaAttention final : public Mixer {
  public:
   KimiDeltaAttention(ParameterBuilder& builder, const std::string& prefix,
                      const ModelConfig& config)
-      : core_(builder, prefix, core_config(config),
+      : core_(builder, prefix, kda_core(config),
               config.safe_gate ? Init::kZeroA : Init::kLogUniformA, 1.0) {
     const int64_t D = config.hidden_size, V = config.head_v_dim();
     const auto matrix = [&](const char* name, int64_t rows, int64_t columns) {

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kColumn = "input_ids";
+constexpr const char* kRowsColumn = "input_ids";
 
 class Conversion {
  public:
@@ -64,7 +64,7 @@ class Conversion {
       int64_t row_in_file = 0;
       for (int64_t b = 0; b < file.num_batches(); ++b) {
         if (file.batch_rows(b) == 0) continue;
-        const formats::ArrowListColumn rows = file.list_column(b, kColumn);
+        const formats::ArrowListColumn rows = file.list_column(b, kRowsColumn);
         for (int64_t i = 0; i < rows.num_rows(); ++i, ++row_in_file) {
           read(rows, i, path, row_in_file, ids);
           writer.add_document(ids);
@@ -143,7 +143,7 @@ class Conversion {
     while (row_in_batch >= file.batch_rows(batch)) row_in_batch -= file.batch_rows(batch++);
     std::vector<int32_t> want(static_cast<size_t>(result_.row_length));
     std::vector<int32_t> got(want.size());
-    file.list_column(batch, kColumn).read(row_in_batch, 0, want);
+    file.list_column(batch, kRowsColumn).read(row_in_batch, 0, want);
     dataset.read(dataset.first_token(row), got, 0);
     if (got != want) {
       throw CheckFailedError(error_text(

@@ -59,25 +59,25 @@ struct CurvePoint {
   double x = 0;
   double y = 0;
 };
-using Curve = std::vector<CurvePoint>;
+using LossCurve = std::vector<CurvePoint>;
 
-double middle(int64_t begin, int64_t end) {
+double window_middle(int64_t begin, int64_t end) {
   return static_cast<double>(begin) + (static_cast<double>(end - begin) + 1) / 2;
 }
 
-Curve loss_curve(const RunRecord& run) {
-  Curve curve;
+LossCurve loss_curve(const RunRecord& run) {
+  LossCurve curve;
   for (const LossWindow& window : run.losses) {
     if (std::isfinite(window.loss))
-      curve.push_back({middle(window.begin, window.end), window.loss});
+      curve.push_back({window_middle(window.begin, window.end), window.loss});
   }
   return curve;
 }
 
 // Means over windows around each point, so that they lie on the curve and not behind it.
-Curve moving_mean(const Curve& curve) {
+LossCurve moving_mean(const LossCurve& curve) {
   const size_t half = curve.size() / 200;
-  Curve means;
+  LossCurve means;
   double sum = 0;
   size_t begin = 0, end = 0;  // what `sum` is of
   for (size_t i = 0; i < curve.size(); ++i) {
@@ -140,7 +140,7 @@ class Panel {
     canvas_.text({20, (top_ + bottom_) / 2}, y_title, 13, TextAnchor::kMiddle, kInk, true);
   }
 
-  void line(const Curve& curve, Colour colour, double width) {
+  void line(const LossCurve& curve, Colour colour, double width) {
     // At most about two points per pixel: the lowest and highest of each column, in order.
     std::vector<Point> path;
     size_t begin = 0;
@@ -161,7 +161,7 @@ class Panel {
     canvas_.polyline(path, colour, width);
   }
 
-  void dots(const Curve& curve, Colour colour) {
+  void dots(const LossCurve& curve, Colour colour) {
     for (const CurvePoint& point : curve)
       canvas_.circle({at_x(point.x), at_y(point.y)}, 4, kWhite, colour, 2);
   }
@@ -206,8 +206,8 @@ class Panel {
   Range x_, y_;
 };
 
-Curve as_curve(const Series& series) {
-  Curve curve;
+LossCurve as_curve(const Series& series) {
+  LossCurve curve;
   for (const MetricPoint& point : series)
     curve.push_back({static_cast<double>(point.step), point.value});
   return curve;
@@ -231,7 +231,7 @@ Range loss_range(std::span<const RunRecord> runs) {
 
 std::string run_label(const RunRecord& run) {
   std::string label = legend_text(run.name);
-  const Curve curve = loss_curve(run);
+  const LossCurve curve = loss_curve(run);
   if (!curve.empty()) label += fmt::format(": last {:.4f}", curve.back().y);
   if (run.divisor != 1) label += fmt::format(" (logged / {:g})", run.divisor);
   if (!run.validation.empty())
@@ -277,12 +277,13 @@ std::string draw_runs(std::span<const RunRecord> runs, std::span<const PairCompa
   if (steps.is_empty())
     throw ConfigError(error_text("", "plot", "a run with at least one loss", "none"));
   if (steps.low == steps.high) steps.high = steps.low + 1;
-  std::vector<Curve> curves;
+  std::vector<LossCurve> curves;
   for (const PairComparison& pair : pairs) {
     curves.emplace_back();
     for (const EqualWindow& window : pair.windows) {
       if (!std::isfinite(window.difference_percent())) continue;
-      curves.back().push_back({middle(window.begin, window.end), window.difference_percent()});
+      curves.back().push_back(
+          {window_middle(window.begin, window.end), window.difference_percent()});
       differences.include(window.difference_percent());
     }
   }
@@ -305,7 +306,7 @@ std::string draw_runs(std::span<const RunRecord> runs, std::span<const PairCompa
     canvas->polyline(std::array<Point, 2>{Point{kLeft, row - 4}, Point{kLeft + 24, row - 4}},
                      colour_of(i), 3);
     canvas->text({kLeft + 32, row}, run_label(runs[i]), 13, TextAnchor::kStart, kInk);
-    const Curve curve = loss_curve(runs[i]);
+    const LossCurve curve = loss_curve(runs[i]);
     losses.line(curve, faint(colour_of(i)), 1);
     losses.line(moving_mean(curve), colour_of(i), 2.5);
     losses.dots(as_curve(runs[i].validation), colour_of(i));

@@ -12,7 +12,7 @@ namespace deltatrain::serve {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kDefaultMaxTokens = 16;  // the API's, of completions
 
@@ -75,10 +75,10 @@ Service::~Service() = default;
 
 std::string Service::error_body(int status, const std::string& message,
                                 const std::string& parameter) {
-  Json error = {{"message", message}, {"type", error_type(status)}};
-  error["param"] = parameter.empty() ? Json(nullptr) : Json(parameter);
+  OrderedJson error = {{"message", message}, {"type", error_type(status)}};
+  error["param"] = parameter.empty() ? OrderedJson(nullptr) : OrderedJson(parameter);
   error["code"] = status;
-  return Json{{"error", error}}.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return OrderedJson{{"error", error}}.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 bool Service::may_ask(const HttpRequest& request) const {
@@ -87,12 +87,13 @@ bool Service::may_ask(const HttpRequest& request) const {
 }
 
 std::string Service::models() const {
-  return Json{{"object", "list"},
-              {"data", Json::array({Json{{"id", options_.model_name},
-                                         {"object", "model"},
-                                         {"created", start_unix_seconds_},
-                                         {"owned_by", "deltatrain"},
-                                         {"max_model_len", engine_.options().max_length}}})}}
+  return OrderedJson{
+      {"object", "list"},
+      {"data", OrderedJson::array({OrderedJson{{"id", options_.model_name},
+                                               {"object", "model"},
+                                               {"created", start_unix_seconds_},
+                                               {"owned_by", "deltatrain"},
+                                               {"max_model_len", engine_.options().max_length}}})}}
       .dump();
 }
 

@@ -13,12 +13,11 @@ namespace {
 using Expression = TemplateExpression;
 using Kind = TemplateExpression::Kind;
 using Node = TemplateNode;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-constexpr int kMaxDepth = 60;
+constexpr int kMaxNesting = 60;
 constexpr size_t kMaxTokens = 2000;  // of one statement: a tree is no deeper than it has tokens
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_name_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 
@@ -147,7 +146,7 @@ class Parser {
 
   // Up to a statement that begins with one of `ends`, which is left as the tokens read last.
   std::vector<Node> block(const std::vector<std::string_view>& ends) {
-    if (++depth_ > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels", "more");
+    if (++depth_ > kMaxNesting) fail("at most " + std::to_string(kMaxNesting) + " levels", "more");
     std::vector<Node> nodes;
     while (piece_ < pieces_.size()) {
       const TemplatePiece& piece = pieces_[piece_++];
@@ -272,7 +271,7 @@ class Parser {
     result->operands.push_back(std::move(b));
     return result;
   }
-  static ExpressionPointer literal(Json value) {
+  static ExpressionPointer literal(OrderedJson value) {
     ExpressionPointer result = make(Kind::kLiteral);
     result->value = std::move(value);
     return result;
@@ -291,7 +290,7 @@ class Parser {
   }
 
   ExpressionPointer expression() {
-    if (++depth_ > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels", "more");
+    if (++depth_ > kMaxNesting) fail("at most " + std::to_string(kMaxNesting) + " levels", "more");
     ExpressionPointer value = without_condition();
     while (take("if")) {
       ExpressionPointer result = make(Kind::kCondition);
@@ -318,7 +317,7 @@ class Parser {
 
   ExpressionPointer negation() {
     if (!take("not")) return comparison();
-    if (++depth_ > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels", "more");
+    if (++depth_ > kMaxNesting) fail("at most " + std::to_string(kMaxNesting) + " levels", "more");
     ExpressionPointer result = make(Kind::kUnary, "not");
     result->operands.push_back(negation());
     --depth_;
@@ -370,7 +369,8 @@ class Parser {
   ExpressionPointer signed_value(bool with_filters = true) {
     ExpressionPointer value;
     if (is("-") || is("+")) {
-      if (++depth_ > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels", "more");
+      if (++depth_ > kMaxNesting)
+        fail("at most " + std::to_string(kMaxNesting) + " levels", "more");
       value = make(Kind::kUnary, tokens_[next_++].text);
       value->operands.push_back(signed_value(false));
       --depth_;
@@ -430,7 +430,7 @@ class Parser {
   ExpressionPointer postfix(ExpressionPointer value) {
     int count = 0;
     while (true) {
-      if (++count > kMaxDepth) fail("at most " + std::to_string(kMaxDepth) + " levels", "more");
+      if (++count > kMaxNesting) fail("at most " + std::to_string(kMaxNesting) + " levels", "more");
       if (take(".")) {
         ExpressionPointer result = make(Kind::kAttribute, name());
         result->operands.push_back(std::move(value));

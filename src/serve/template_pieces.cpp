@@ -10,8 +10,6 @@ namespace {
 
 constexpr size_t kMaxSourceBytes = size_t{1} << 20;
 
-bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
-
 class Cutter {
  public:
   Cutter(std::string_view source, const std::string& where) : where_(where) {

@@ -9,6 +9,9 @@
 
 namespace deltatrain::serve {
 
+// White space as Jinja sees it.
+inline bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
 // Text, or what stands between the marks of a statement or an output.
 struct TemplatePiece {
   enum class Kind : uint8_t { kText, kStatement, kOutput } kind;

@@ -100,6 +100,13 @@ void RunRanks::agree(std::string_view what, const std::string& value) {
   if (ranks_ != nullptr) ranks_->agree(what, value);
 }
 
+std::vector<std::string> RunRanks::gather(std::string_view what, const std::string& text) {
+  if (ranks_ == nullptr) return {text};
+  constexpr size_t kMaxText = size_t{16} << 20, kMaxAll = size_t{63} << 20;  // of all_gather
+  const size_t most = std::min(kMaxText, kMaxAll / static_cast<size_t>(size()));
+  return ranks_->all_gather(what, text.size() <= most ? text : std::string());
+}
+
 std::string RunRanks::broadcast(std::string_view what, const std::string& text) {
   return ranks_ == nullptr ? text : ranks_->broadcast(what, text);
 }

@@ -31,6 +31,8 @@ class RunRanks {
   void agree(std::string_view what, const std::string& value);
 
   std::string broadcast(std::string_view what, const std::string& text);
+  // Every rank's text in the order of ranks; "" from one whose text is too long for a message.
+  std::vector<std::string> gather(std::string_view what, const std::string& text);
   // CollectiveError when a rank is lost.
   void check() const;
   // This rank waits for the others, while one lives.

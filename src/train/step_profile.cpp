@@ -144,4 +144,19 @@ std::string StepProfile::chrome_trace(int rank) const {
   return Json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() + "\n";
 }
 
+std::string join_traces(const std::vector<std::string>& traces) {
+  using Json = nlohmann::ordered_json;
+  Json events = Json::array();
+  for (size_t rank = 0; rank < traces.size(); ++rank) {
+    if (traces[rank].empty()) continue;
+    events.push_back({{"ph", "M"},
+                      {"name", "process_name"},
+                      {"pid", rank},
+                      {"args", {{"name", fmt::format("rank {}", rank)}}}});
+    Json trace = Json::parse(traces[rank]);
+    for (Json& event : trace["traceEvents"]) events.push_back(std::move(event));
+  }
+  return Json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump() + "\n";
+}
+
 }  // namespace deltatrain::train

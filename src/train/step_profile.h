@@ -66,4 +66,8 @@ class StepProfile final : public ops::OpObserver {
   std::vector<Span> spans_;
 };
 
+// One trace with the events of what chrome_trace() made for ranks 0, 1, ..., each a process of its
+// own, from the start of its own step; "" stands for a rank that gave none.
+std::string join_traces(const std::vector<std::string>& traces);
+
 }  // namespace deltatrain::train

@@ -423,11 +423,17 @@ void Trainer::write_profile() {
   const std::filesystem::path folder = options_.out / "profile";
   std::filesystem::create_directories(folder);
   const int rank = ranks_.rank();
-  const std::filesystem::path trace = folder / fmt::format("rank{}.trace.json", rank);
-  write_file_atomically(trace, profile_->chrome_trace(rank));
+  std::filesystem::path trace = folder / fmt::format("rank{}.trace.json", rank);
+  const std::string events = profile_->chrome_trace(rank);
+  write_file_atomically(trace, events);
   dist::CollectiveTimes times;
   if (collectives_ != nullptr) times = collectives_->take_times();
+  const std::vector<std::string> all = ranks_.gather("profile", events);
   if (!ranks_.is_first()) return;
+  if (all.size() > 1) {
+    trace = options_.out / "profile.trace.json";
+    write_file_atomically(trace, join_traces(all));
+  }
   std::string tables = profile_->tables();
   if (collectives_ != nullptr) {
     const double hidden =

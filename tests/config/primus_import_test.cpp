@@ -350,6 +350,15 @@ TEST_F(PrimusImportTest, DataWeightsAndFilesAreMapped) {
 }
 
 // What each option takes of the checkpoint stands in the recipe under the same name.
+TEST_F(PrimusImportTest, ShardedOptimizersAreMapped) {
+  EXPECT_FALSE(gdn("      seed: 42\n").recipe.parallel.use_distributed_optimizer);
+  EXPECT_FALSE(
+      gdn("      use_distributed_optimizer: false\n").recipe.parallel.use_distributed_optimizer);
+  const ImportResult result = gdn("      use_distributed_optimizer: true\n");
+  EXPECT_TRUE(result.recipe.parallel.use_distributed_optimizer);
+  EXPECT_THAT(keys(result, ImportStatus::kMapped), ::testing::Contains("use_distributed_optimizer"));
+}
+
 TEST_F(PrimusImportTest, LoadKeepsItsMeaning) {
   ImportResult result =
       gdn("      load: start\n      no_load_optim: true\n      no_load_rng: true\n"

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -169,6 +170,24 @@ INSTANTIATE_TEST_SUITE_P(
             "--set parallel.use_distributed_optimizer=true --set "
             "parallel.overlap_grad_reduce=false --set parallel.overlap_param_gather=false"}),
     [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST_F(RanksTest, TheTraceOfAStepHoldsEveryRank) {
+  run(2, "out", "--profile --set train.train_iters=4 --set schedule.lr_decay_iters=4");
+  const auto events = [&](const std::string& file) {
+    return nlohmann::json::parse(read_file(folder_ / ("out/" + file))).at("traceEvents");
+  };
+  std::map<int, std::vector<nlohmann::json>> ops;
+  for (const auto& event : events("profile.trace.json"))
+    if (event.at("ph") == "X") ops[event.at("pid").get<int>()].push_back(event);
+  ASSERT_EQ(ops.size(), 2U);
+  for (const int rank : {0, 1}) {
+    std::vector<nlohmann::json> own;
+    for (const auto& event : events("profile/rank" + std::to_string(rank) + ".trace.json"))
+      if (event.at("ph") == "X") own.push_back(event);
+    EXPECT_GT(own.size(), 10U);
+    EXPECT_EQ(ops[rank], own) << rank;
+  }
+}
 
 // One checkpoint, whatever the number of ranks that wrote it.
 TEST_F(RanksTest, ARunSavedOnTwoRanksGoesOnOnOneAndOnThree) {

@@ -83,6 +83,18 @@ TEST(StepProfileTest, TimesPartsAndOps) {
   }
   EXPECT_EQ(names, (std::vector<std::string>{"data", "forward", "backward", "linear_forward",
                                              "linear_forward", "adamw"}));
+
+  // Of three ranks the middle one gave no trace.
+  const auto joined =
+      nlohmann::json::parse(join_traces({profile.chrome_trace(0), "", profile.chrome_trace(2)}));
+  std::map<int, int> spans;
+  std::vector<std::string> processes;
+  for (const auto& event : joined.at("traceEvents")) {
+    if (event.at("ph") == "X") ++spans[event.at("pid").get<int>()];
+    if (event.at("name") == "process_name") processes.push_back(event.at("args").at("name"));
+  }
+  EXPECT_EQ(spans, (std::map<int, int>{{0, 6}, {2, 6}}));
+  EXPECT_EQ(processes, (std::vector<std::string>{"rank 0", "rank 2"}));
 }
 
 }  // namespace
