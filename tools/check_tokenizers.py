@@ -1,16 +1,25 @@
 #!/usr/bin/env python3
 """Compares `deltatrain tokenizer` with the reference libraries, id by id. Run by tools/check_tokenizers.sh.
 
-    check_tokenizers.py PROGRAM TOKENIZER [--reference LIBRARY] [--text FILE ...] [--text-bytes N] [--random N] [--seed N]
+    check_tokenizers.py PROGRAM TOKENIZER [--reference LIBRARY] [--text FILE ...] [--text-bytes N] [--results FILE]
+                        [--random N] [--seed N]
 
 TOKENIZER is a folder with tokenizer.json for the library `tokenizers`, Llama 3's tokenizer.model for `tiktoken`, a
 .model file for `sentencepiece`. Every string is encoded by both, with and without special tokens where the library
 knows them, and the ids are decoded by both; every code point and texts of files (in pieces of 20,000 characters) once
 only. The first differences are shown; the exit status is 1 if there are any.
+
+The texts of files take long: what became of each is kept in --results, one line of JSON a file, and a file that was
+compared before, with the same program, vocabulary and library, is not compared again. What the library gave for a file
+is kept beside that, for other programs.
 """
 import argparse
+import array
 import base64
+import hashlib
+import importlib.metadata
 import json
+import os
 import random
 import subprocess
 import sys
@@ -93,14 +102,13 @@ def ill_formed(count, seed):
     return b"".join(rng.choice((rng.choice(broken), rng.choice(good), rng.randbytes(1))) for _ in range(count))
 
 
-def documents(paths, limit, size=20000):
+def documents(path, limit, size=20000):
     """Lists of pieces, a few megabytes at a time."""
-    for path in paths:
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            text = file.read(limit)
-        pieces = [text[begin : begin + size] for begin in range(0, len(text), size)]
-        for begin in range(0, len(pieces), 200):
-            yield pieces[begin : begin + 200]
+    with open(path, encoding="utf-8", errors="replace", newline="") as file:
+        text = file.read(limit)
+    pieces = [text[begin : begin + size] for begin in range(0, len(text), size)]
+    for begin in range(0, len(pieces), 200):
+        yield pieces[begin : begin + 200]
 
 
 def run(program, arguments, lines):
@@ -162,6 +170,52 @@ class SentencePieceReference:
         return None  # reads ill-formed bytes in another way; decoding follows `tokenizers`
 
 
+class KeptReference:
+    """What a library gave for the pieces of one file, part by part: asked for once, later read from `path`."""
+
+    def __init__(self, reference, path):
+        self.reference = reference
+        self.path = path
+        self.with_special = reference.with_special
+        self.is_kept = os.path.exists(path)
+        self.file = open(path if self.is_kept else path + ".part", "rb" if self.is_kept else "wb")
+
+    def finish(self):
+        self.file.close()
+        if not self.is_kept:
+            os.rename(self.path + ".part", self.path)
+
+    def numbers(self, count):
+        numbers = array.array("i")
+        numbers.fromfile(self.file, count)
+        return numbers.tolist()
+
+    def encode(self, strings, special):
+        if self.is_kept:
+            return [self.numbers(count) for count in self.numbers(len(strings))]
+        ids = self.reference.encode(strings, special)
+        array.array("i", map(len, ids)).tofile(self.file)
+        for item in ids:
+            array.array("i", item).tofile(self.file)
+        return ids
+
+    def decode(self, ids, skip_special):
+        """Digests of the texts."""
+        if self.is_kept:
+            return [self.file.read(16) for _ in ids] if self.numbers(1)[0] else None
+        decoded = self.reference.decode(ids, skip_special)
+        array.array("i", [decoded is not None]).tofile(self.file)
+        if decoded is None:
+            return None
+        digests = [text_digest(text) for text in decoded]
+        self.file.write(b"".join(digests))
+        return digests
+
+
+def text_digest(text):
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 REFERENCES = {"tokenizers": TokenizersReference, "tiktoken": TiktokenReference, "sentencepiece": SentencePieceReference}
 
 
@@ -196,10 +250,47 @@ def check(program, path, reference, parts, name, modes=2):
             continue
         decoded = run(program, ["decode", "--tokenizer", path, *(["--skip-special-tokens"] if special else [])], theirs)
         for ids, a, b in zip(theirs, decoded, expected):
-            if a != b:
+            if (text_digest(a) if isinstance(b, bytes) else a) != b:
                 report(f"decode {ids[:20]}: ours {a[:60]!r} reference {b[:60]!r}")
     print(f"{path}: {name}: {count} strings, {size / 1e6:.1f} MB, {total} tokens, {differences} differences", flush=True)
-    return differences
+    return {"bytes": size, "tokens": total, "differences": differences}
+
+
+def digest(path):
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_texts(program, path, reference, arguments):
+    """File by file; what was done before counts too."""
+    vocabulary = os.path.join(path, "tokenizer.json") if os.path.isdir(path) else path
+    library = arguments.reference + " " + importlib.metadata.version(arguments.reference)
+    key = {"program": digest(program), "tokenizer": digest(vocabulary), "reference": library, "characters": arguments.text_bytes}
+    done = {}
+    if arguments.results and os.path.exists(arguments.results):
+        with open(arguments.results) as file:
+            for line in map(json.loads, file):
+                if all(line[name] == value for name, value in key.items()):
+                    done[line["text"]] = line
+    sums = {"bytes": 0, "tokens": 0, "differences": 0}
+    for text in arguments.text:
+        content = digest(text)
+        name = os.path.basename(text)
+        line = done.get(content)
+        if line is None and not arguments.results:
+            line = check(program, path, reference, documents(text, arguments.text_bytes), name, 1)
+        elif line is None:
+            request = json.dumps([key["tokenizer"], library, content, arguments.text_bytes])
+            kept = KeptReference(reference, f"{arguments.results}.{hashlib.sha256(request.encode()).hexdigest()[:32]}")
+            line = check(program, path, kept, documents(text, arguments.text_bytes), name, 1)
+            kept.finish()
+            with open(arguments.results, "a") as file:
+                file.write(json.dumps({**key, "text": content, "name": name, **line}) + "\n")
+        for what in sums:
+            sums[what] += line[what]
+    print(f"{path}: {library}: {len(arguments.text)} texts, {sums['bytes'] / 1e6:.1f} MB, {sums['tokens']} tokens, "
+          f"{sums['differences']} differences", flush=True)
+    return sums["differences"]
 
 
 def check_ill_formed(program, path, reference, count, seed):
@@ -220,6 +311,7 @@ def main():
     parser.add_argument("--reference", choices=REFERENCES, default="tokenizers")
     parser.add_argument("--text", nargs="*", default=[])
     parser.add_argument("--text-bytes", type=int, default=40_000_000, help="characters of each file that are used")
+    parser.add_argument("--results", help="file that keeps what was compared")
     parser.add_argument("--only-text", action="store_true")
     parser.add_argument("--random", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=1)
@@ -231,7 +323,7 @@ def main():
 
     def compare(name, parts, modes=2):
         nonlocal differences
-        differences += check(arguments.program, arguments.tokenizer, reference, parts, name, modes)
+        differences += check(arguments.program, arguments.tokenizer, reference, parts, name, modes)["differences"]
 
     if not arguments.only_text:
         compare("fixed cases", [list(fixed_cases(reference.special[:40]))])
@@ -240,7 +332,7 @@ def main():
         differences += check_ill_formed(arguments.program, arguments.tokenizer, reference, 5 * arguments.random, arguments.seed)
         compare("random strings", [list(random_strings(arguments.random, arguments.seed, reference.special))])
     if arguments.text:
-        compare("documents", documents(arguments.text, arguments.text_bytes), modes=1)
+        differences += check_texts(arguments.program, arguments.tokenizer, reference, arguments)
     sys.exit(1 if differences else 0)
 
 
