@@ -1,6 +1,8 @@
 #include "text/bpe_matcher.h"
 
 #include <algorithm>
+#include <bit>
+#include <compare>
 
 #include "base/check.h"
 
@@ -64,84 +66,140 @@ class PositionSet {
   std::vector<uint64_t> words_;  // from word first_ on
 };
 
+// One bit for each kind of byte that the text has.
+uint32_t kinds_of_characters(std::string_view text) {
+  uint32_t kinds = 0;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c >= 'a' && c <= 'z') {
+      kinds |= 1;
+    } else if (c >= 'A' && c <= 'Z') {
+      kinds |= 2;
+    } else if (c >= '0' && c <= '9') {
+      kinds |= 4;
+    } else if (byte >= 0x80) {
+      kinds |= 8;
+    } else {
+      kinds |= c == ' ' ? 16 : 32;
+    }
+  }
+  return kinds;
+}
+
 }  // namespace
 
 BpeMatcher::BpeMatcher(const std::vector<std::string>& texts, const SymbolsOf& symbols_of, const MergeTable& merges)
-    : merges_(&merges), tokens_(texts.size()), candidates_(texts.size()) {
-  std::vector<std::pair<std::string_view, int32_t>> reachable;
+    : merges_(&merges), tokens_(texts.size()) {
   for (size_t i = 0; i < texts.size(); ++i) {
-    const auto id = static_cast<int32_t>(i);
     std::vector<int32_t> symbols;
     if (texts[i].empty() || !symbols_of(texts[i], symbols)) continue;
-    derive(id, texts[i], std::move(symbols));
-    if (is_reachable(id)) reachable.emplace_back(texts[i], id);
+    derive(static_cast<int32_t>(i), std::move(symbols));
   }
-  trie_ = TokenTrie(reachable);
-  for (const auto& [text, id] : reachable) candidates_[id].shorter = trie_.longest(text.data(), text.size() - 1);
-  build_spines();
-  number_short_tokens();
+  const std::vector<int32_t> number_of = numbering(texts);
+  std::vector<std::pair<std::string_view, int32_t>> numbered(ids_.size());
+  for (size_t n = 0; n < ids_.size(); ++n) numbered[n] = {texts[ids_[n]], static_cast<int32_t>(n)};
+  trie_ = TokenTrie(numbered);
+  candidates_.resize(ids_.size());
+  for (const auto& [text, number] : numbered) {
+    candidates_[number] = {trie_.longest(text.data(), text.size() - 1), narrow<uint32_t>(text.size())};
+  }
+  build_blocks(number_of);
+  build_spines(number_of);
+  verdicts_ = std::make_unique<std::atomic<uint8_t>[]>(size_t{num_short_} * num_short_ / 4 + 1);
 }
 
-void BpeMatcher::number_short_tokens() {
-  const auto is_symbol = [&](int32_t id) { return tokens_[id].formed == 0; };
-  short_numbers_.assign(tokens_.size(), 0);
-  for (size_t id = 0; id < tokens_.size() && num_short_ < kMaxShort; ++id) {
-    const Token& token = tokens_[id];
-    if (!token.reachable || (token.formed != 0 && !(is_symbol(token.left) && is_symbol(token.right)))) continue;
-    short_numbers_[id] = static_cast<uint16_t>(++num_short_);
-  }
-  verdicts_ = std::make_unique<std::atomic<uint8_t>[]>(num_short_ * num_short_ / 4 + 1);
-}
-
-void BpeMatcher::build_spines() {
-  std::vector<int32_t> symbols;
-  std::vector<uint32_t> symbol_of(tokens_.size(), 0);
+std::vector<int32_t> BpeMatcher::numbering(const std::vector<std::string>& texts) {
+  struct Place {
+    uint32_t num_symbols, kinds;
+    int32_t id;
+    auto operator<=>(const Place&) const = default;
+  };
+  std::vector<Place> order;
   for (size_t id = 0; id < tokens_.size(); ++id) {
-    if (!tokens_[id].reachable || tokens_[id].formed != 0) continue;
-    symbol_of[id] = static_cast<uint32_t>(symbols.size());
-    symbols.push_back(static_cast<int32_t>(id));
+    if (!tokens_[id].reachable) continue;
+    const uint32_t num_symbols = std::min<uint32_t>(tokens_[id].num_symbols, 5);
+    order.push_back({num_symbols, kinds_of_characters(texts[id]), static_cast<int32_t>(id)});
   }
-  if (symbols.size() <= kMaxSymbols) {
-    symbol_ranks_.assign(kMaxSymbols * kMaxSymbols, MergeTable::kNoRank);
-    for (size_t a = 0; a < symbols.size(); ++a) {
-      for (size_t b = 0; b < symbols.size(); ++b)
-        symbol_ranks_[a * kMaxSymbols + b] = merges_->rank(symbols[a], symbols[b]);
+  std::sort(order.begin(), order.end());
+  std::vector<int32_t> number_of(tokens_.size(), -1);
+  for (const Place& place : order) {
+    number_of[place.id] = static_cast<int32_t>(ids_.size());
+    ids_.push_back(place.id);
+    if (place.num_symbols == 1) ++num_symbols_;
+    if (place.num_symbols <= 2 && num_short_ < kMaxShort) ++num_short_;
+  }
+  return number_of;
+}
+
+void BpeMatcher::build_blocks(const std::vector<int32_t>& number_of) {
+  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // no other pair of tokens ever meets
+  merges_->any_of([&](int32_t left, int32_t right) {
+    if (tokens_[left].reachable && tokens_[right].reachable)
+      pairs.emplace_back(static_cast<uint32_t>(number_of[left]), static_cast<uint32_t>(number_of[right]));
+    return false;
+  });
+  std::sort(pairs.begin(), pairs.end());
+  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
+  pair_ranks_.assign(1, kFree);
+  blocks_.assign(ids_.size(), 0);
+  for (size_t begin = 0, end = 0; begin < pairs.size(); begin = end) {
+    const uint32_t left = pairs[begin].first;
+    while (end < pairs.size() && pairs[end].first == left) ++end;
+    const auto log_size = static_cast<uint32_t>(std::bit_width((end - begin) + (end - begin) / 2));
+    const size_t first = pair_ranks_.size();
+    DELTATRAIN_CHECK(first >> (32 - kLogBits) == 0, std::to_string(pairs.size()) + " merges");
+    pair_ranks_.resize(first + (size_t{1} << log_size), kFree);
+    blocks_[left] = static_cast<uint32_t>(first) << kLogBits | log_size;
+    for (size_t i = begin; i < end; ++i) {
+      const uint32_t right = pairs[i].second;
+      size_t slot = first_slot(right);
+      const size_t mask = (size_t{1} << log_size) - 1;
+      while (pair_ranks_[first + (slot & mask)] != kFree) ++slot;
+      pair_ranks_[first + (slot & mask)] = static_cast<uint64_t>(right) << 32 | merges_->rank(ids_[left], ids_[right]);
     }
   }
-  right_spines_.resize(tokens_.size());
-  left_spines_.resize(tokens_.size());
-  for (size_t i = 0; i < tokens_.size(); ++i) {
-    if (!tokens_[i].reachable) continue;
-    right_spines_[i] = spine(static_cast<int32_t>(i), &Token::right, symbol_of);
-    left_spines_[i] = spine(static_cast<int32_t>(i), &Token::left, symbol_of);
-  }
 }
 
-BpeMatcher::Spine BpeMatcher::spine(int32_t id, int32_t Token::*next, const std::vector<uint32_t>& symbol_of) const {
+void BpeMatcher::build_spines(const std::vector<int32_t>& number_of) {
+  if (num_symbols_ <= kMaxSymbols) {
+    symbol_ranks_.assign(kMaxSymbols * kMaxSymbols, MergeTable::kNoRank);
+    for (uint32_t a = 0; a < num_symbols_; ++a) {
+      for (uint32_t b = 0; b < num_symbols_; ++b) symbol_ranks_[a * kMaxSymbols + b] = rank(blocks_[a], b);
+    }
+  }
+  right_spines_.resize(ids_.size());
+  left_spines_.resize(ids_.size());
+  for (size_t n = 0; n < ids_.size(); ++n) {
+    right_spines_[n] = spine(ids_[n], &Token::right, number_of);
+    left_spines_[n] = spine(ids_[n], &Token::left, number_of);
+    for (Link& link : right_spines_[n].links) {
+      if (link.formed != 0 && right_spines_[n].is_whole()) link.place = blocks_[link.place];
+    }
+  }
+  blocks_.resize(num_symbols_);
+}
+
+BpeMatcher::Spine BpeMatcher::spine(int32_t id, int32_t Token::*next, const std::vector<int32_t>& number_of) const {
   Spine result;
   bool whole = tokens_[id].regular;
   for (size_t k = 0; whole; ++k) {
-    if (k == kLinks || id >= 1 << 24) {
+    if (k == kLinks) {
       whole = false;
       break;
     }
     const Token& token = tokens_[id];
-    Link& link = result.links[k];
-    link.id = static_cast<uint32_t>(id) & 0xffffff;
-    link.formed = token.formed;
-    if (token.formed == 0) {
-      if (!symbol_ranks_.empty()) link.symbol = symbol_of[id] & 0xff;
-      break;
-    }
+    DELTATRAIN_CHECK(token.reachable, "part " + std::to_string(id) + " of a token");
+    result.links[k] = {static_cast<uint32_t>(number_of[id]), token.formed};
+    if (token.formed == 0) break;
     id = token.*next;
   }
   if (!whole) result.links[0].formed = kNotWhole;
   return result;
 }
 
-void BpeMatcher::derive(int32_t id, const std::string& text, std::vector<int32_t> symbols) {
+void BpeMatcher::derive(int32_t id, std::vector<int32_t> symbols) {
   Token& token = tokens_[id];
-  candidates_[id].bytes = narrow<uint32_t>(text.size());
+  token.num_symbols = narrow<uint32_t>(symbols.size());
   uint32_t last = 0;
   merge_by_definition(*merges_, symbols, [&](uint32_t rank) {
     if (rank < last) token.regular = false;
@@ -153,18 +211,16 @@ void BpeMatcher::derive(int32_t id, const std::string& text, std::vector<int32_t
   token.reachable = symbols.size() == 1 && symbols[0] == id;
 }
 
-bool BpeMatcher::is_sound(int32_t left, int32_t right, PairVerdicts& verdicts) const {
-  const size_t a = short_numbers_[left];
-  const size_t b = short_numbers_[right];
-  if (a == 0 || b == 0) {
-    const uint64_t key = (static_cast<uint64_t>(static_cast<uint32_t>(left)) << 24 | static_cast<uint32_t>(right)) + 1;
+bool BpeMatcher::is_sound(uint32_t left, uint32_t right, PairVerdicts& verdicts) const {
+  if (left >= num_short_ || right >= num_short_) {
+    const uint64_t key = (static_cast<uint64_t>(left) << 24 | right) + 1;
     uint64_t& entry = verdicts.entry(key);
     if (entry >> 1 == key) return (entry & 1) != 0;
     const bool sound = is_sound_by_spines(left, right);
     entry = key << 1 | (sound ? 1 : 0);
     return sound;
   }
-  const size_t pair = (a - 1) * num_short_ + (b - 1);
+  const size_t pair = size_t{left} * num_short_ + right;
   std::atomic<uint8_t>& four = verdicts_[pair / 4];
   const size_t shift = pair % 4 * 2;
   const unsigned known = static_cast<unsigned>(four.load(std::memory_order_relaxed)) >> shift;
@@ -178,15 +234,16 @@ bool BpeMatcher::is_sound(int32_t left, int32_t right, PairVerdicts& verdicts) c
 // Back in time: whichever of the two symbols at the border was formed last is taken apart, and the pair
 // that faced each other until then must not have been due before. A pair is due before an equal one to
 // its right, but not before one to its left.
-bool BpeMatcher::is_sound_by_spines(int32_t left, int32_t right) const {
+bool BpeMatcher::is_sound_by_spines(uint32_t left, uint32_t right) const {
   const Spine& before = right_spines_[left];
   const Spine& behind = left_spines_[right];
-  if (!before.is_whole() || !behind.is_whole()) return is_sound_by_tokens(left, right);
+  if (!before.is_whole() || !behind.is_whole()) return is_sound_by_tokens(ids_[left], ids_[right]);
   const Link* a = before.links;
   const Link* b = behind.links;
   uint32_t limit = MergeTable::kNoRank;
   while ((a->formed | b->formed) != 0 || symbol_ranks_.empty()) {
-    if (merges_->rank(static_cast<int32_t>(a->id), static_cast<int32_t>(b->id)) < limit) return false;
+    const uint32_t block = a->formed != 0 ? a->place : blocks_[a->place];
+    if (rank(block, b->place) < limit) return false;
     if (a->formed > b->formed) {
       limit = a->formed - 1;
       ++a;
@@ -197,7 +254,7 @@ bool BpeMatcher::is_sound_by_spines(int32_t left, int32_t right) const {
       return true;
     }
   }
-  return symbol_ranks_[a->symbol * kMaxSymbols + b->symbol] >= limit;
+  return symbol_ranks_[a->place * kMaxSymbols + b->place] >= limit;
 }
 
 bool BpeMatcher::is_sound_by_tokens(int32_t left, int32_t right) const {
@@ -248,12 +305,12 @@ size_t BpeMatcher::encode(std::string_view text, PairVerdicts& verdicts, int32_t
   int32_t candidate = trie_.longest(text.data(), text.size());
   // Nothing starts at a symbol without a token; what is before it is complete, being sound throughout.
   while (position < text.size() && candidate >= 0) {
-    const int32_t previous = count > 0 ? ids[count - 1] : -1;
+    const int32_t previous = count > 0 ? ids[count - 1] : -1;  // by number, as all until the end
     Candidate step;
     for (; candidate >= 0; candidate = step.shorter) {
       step = candidates_[candidate];
       if (!given_up.empty() && given_up.contains(position + step.bytes)) continue;
-      if (previous < 0 || is_sound(previous, candidate, verdicts)) break;
+      if (previous < 0 || is_sound(static_cast<uint32_t>(previous), static_cast<uint32_t>(candidate), verdicts)) break;
     }
     if (candidate >= 0) {
       ids[count++] = candidate;
@@ -275,6 +332,7 @@ size_t BpeMatcher::encode(std::string_view text, PairVerdicts& verdicts, int32_t
       candidate = candidates_[ids[count]].shorter;
     }
   }
+  for (size_t i = 0; i < count; ++i) ids[i] = ids_[ids[i]];
   *done = position;
   return count;
 }

@@ -67,16 +67,23 @@ class BpeMatcher {
   struct Token {
     int32_t left = -1, right = -1;  // joined last in the token's own encoding; -1 for a symbol
     uint32_t formed = 0;            // rank of that merge plus one; 0 for a symbol
+    uint32_t num_symbols = 0;
     bool reachable = false;
     bool regular = true;  // the ranks of its merges never fall, so `formed` is a time
   };
+
+  // The reachable tokens are numbered anew, so that what texts of one kind need lies together in memory: symbols
+  // first, then tokens of two of them, and among those of a length tokens of the same kinds of characters. All that
+  // encode() touches goes by these numbers.
+  // Numbers them; by id, -1 for the others.
+  std::vector<int32_t> numbering(const std::vector<std::string>& texts);
+
   // A token's last symbol, what that was first joined to, and so on up to the token itself: what faces the next
   // token at one time or another. Or the same from its first symbol, towards the token before. Latest first,
   // together in memory.
   struct Link {
-    uint32_t id : 24 = 0;
-    uint32_t symbol : 8 = 0;  // number of the symbol, if it is one and symbols are few
-    uint32_t formed = 0;      // as in Token
+    uint32_t place = 0;   // the token's number; in right spines, unless it is a symbol, its block in pair_ranks_
+    uint32_t formed = 0;  // as in Token
   };
   static constexpr size_t kLinks = 4;
   struct alignas(32) Spine {
@@ -93,27 +100,47 @@ class BpeMatcher {
   };
   // Of tokens of one and two symbols there are few, and text without sense falls into them: whether two of them are
   // sound is remembered, two bits a pair.
-  static constexpr size_t kMaxShort = 4096;
+  static constexpr uint32_t kMaxShort = 4096;
 
   // Fills in how the token comes about from its symbols.
-  void derive(int32_t id, const std::string& text, std::vector<int32_t> symbols);
-  void build_spines();
-  void number_short_tokens();
-  // Whether the text of both encodes to just these two; both are reachable.
-  bool is_sound(int32_t left, int32_t right, PairVerdicts& verdicts) const;
-  bool is_sound_by_spines(int32_t left, int32_t right) const;
-  Spine spine(int32_t id, int32_t Token::*next, const std::vector<uint32_t>& symbol_of) const;
+  void derive(int32_t id, std::vector<int32_t> symbols);
+  void build_blocks(const std::vector<int32_t>& number_of);
+  void build_spines(const std::vector<int32_t>& number_of);
+  Spine spine(int32_t id, int32_t Token::*next, const std::vector<int32_t>& number_of) const;
+  // Whether the text of both encodes to just these two; both by number.
+  bool is_sound(uint32_t left, uint32_t right, PairVerdicts& verdicts) const;
+  bool is_sound_by_spines(uint32_t left, uint32_t right) const;
+  // By id, for tokens whose spines do not tell.
   bool is_sound_by_tokens(int32_t left, int32_t right) const;
   bool is_sound_by_merging(int32_t left, int32_t right) const;
   void append_symbols(int32_t id, std::vector<int32_t>& symbols) const;
 
+  // The rank of the pair of a token, given by its block, and another, by its number; as MergeTable's.
+  uint32_t rank(uint32_t block, uint32_t right) const {
+    const uint64_t* const entries = pair_ranks_.data() + (block >> kLogBits);
+    const size_t mask = (size_t{1} << (block & ((1U << kLogBits) - 1))) - 1;
+    for (size_t slot = first_slot(right);; ++slot) {
+      const uint64_t entry = entries[slot & mask];
+      if (entry >> 32 == right) return static_cast<uint32_t>(entry);
+      if (entry == kFree) return MergeTable::kNoRank;
+    }
+  }
+  static size_t first_slot(uint32_t right) { return right * 0x9e3779b97f4a7c15ULL >> 32; }
+  static constexpr int kLogBits = 5;
+  static constexpr uint64_t kFree = UINT64_MAX;
+
   const MergeTable* merges_ = nullptr;
   std::vector<Token> tokens_;  // by id
+  // By number from here on.
+  std::vector<int32_t> ids_;
   std::vector<Candidate> candidates_;
-  std::vector<uint16_t> short_numbers_;  // by id: 1 and up for short tokens, 0 for others
-  size_t num_short_ = 0;
+  uint32_t num_symbols_ = 0, num_short_ = 0;
   std::unique_ptr<std::atomic<uint8_t>[]> verdicts_;  // of four pairs each: known, sound; the only thing that changes
-  std::vector<Spine> right_spines_, left_spines_;  // by id, of the reachable tokens
+  std::vector<Spine> right_spines_, left_spines_;
+  // A block of slots, a power of two, for each token that is first in a pair: the other's number above the rank. A
+  // block is named by where it begins, above the logarithm of its size; without pairs it is the one free slot in front.
+  std::vector<uint64_t> pair_ranks_;
+  std::vector<uint32_t> blocks_;        // of the symbols; while the spines are built of all tokens
   std::vector<uint32_t> symbol_ranks_;  // of pairs of symbols, kMaxSymbols in a row; empty: there are more symbols
   TokenTrie trie_;
 };
