@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "support/terminal.h"
 #include "support/test_files.h"
 
 namespace deltatrain::test {
@@ -119,6 +120,30 @@ TEST_F(PrepareCommandTest, AnIndexPastItsTokensIsNamed) {
   std::filesystem::resize_file(at("a_text_document.bin"), 20);
   EXPECT_THAT(error_line(run("prepare --show-order 1 --seq-length 4 --out " + at("a"))),
               StartsWith(at("a_text_document.bin") + ": size: expected at least 28 bytes"));
+}
+
+TEST_F(PrepareCommandTest, SharesOfManyMachinesAreMerged) {
+  prepare("whole", "");
+  for (const std::string share : {"--shard 2/3", "--shard 1/3", "--shard 3/3", "--merge"}) prepare("shared", share);
+  for (const std::string end : {".bin", ".idx"})
+    EXPECT_EQ(read_file(at("shared_text_document" + end)), read_file(at("whole_text_document" + end)));
+  for (const std::string share : {"0/3", "4/3", "1", "1/3x"}) {
+    EXPECT_EQ(refusal({at("in.jsonl")}, "--shard " + share), "--shard: expected i/n with i from 1 to n, got '" + share + "'");
+  }
+}
+
+TEST_F(PrepareCommandTest, ShowsRateAndTimeLeftOnATerminal) {
+  {
+    std::ofstream lines(at("long.jsonl"));
+    const std::string line = "{\"text\":\"" + std::string(100000, 'a') + "\"}\n";
+    for (int i = 0; i < 600; ++i) lines << line;
+  }
+  const ProgramResult result = run_program_on_terminal("prepare --workers 1 --input " + at("long.jsonl") + " --tokenizer " +
+                                                       at("tokenizer") + " --out " + at("long"));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, testing::ContainsRegex("\\[prepare\\] [0-9.]+[kM]/60.01M B \\|#*[.]*\\| [0-9.]+ % [0-9.]+[kMG]? B/s "
+                                                 "ETA [0-9]+:[0-9][0-9]"));
+  EXPECT_THAT(result.err, HasSubstr(" 100.0 % "));
 }
 
 // Six documents of 4 tokens and seed 42: five samples of 4, as in MegatronOrderTest.DocumentsAsLongAsSamples.
