@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "formats/table_rows.h"
+#include "formats/text_column.h"  // reads_parquet
 #include "prepare/byte_stream.h"
 #include "text/utf8.h"
 
@@ -108,6 +110,35 @@ void read_lines(const fs::path& path, Split& split) {
   if (!buffer.empty()) take(buffer);
 }
 
+// Every column that the task needs is there, in a form that rows can hold.
+void check_columns(const fs::path& path, const std::vector<formats::TableRows::Column>& columns,
+                   const Task& task) {
+  for (const std::string& name : columns_of(task.form)) {
+    const auto found = std::ranges::find(columns, name, &formats::TableRows::Column::name);
+    if (found == columns.end()) {
+      std::string have;
+      for (const auto& column : columns) have += (have.empty() ? "only " : ", ") + column.name;
+      throw FormatError(
+          error_text(path.string(), "column " + name, "this column", have.empty() ? "none" : have));
+    }
+    if (!found->is_read)
+      throw FormatError(error_text(path.string(), "column " + name,
+                                   "texts, numbers, or lists or structs of them", found->type));
+  }
+}
+
+void read_table(const fs::path& path, const Task& task, Split& split) {
+  const auto rows = formats::open_parquet_rows(path);
+  check_columns(path, rows->columns(), task);
+  int64_t bytes = 0;
+  for (std::string row; rows->next(row);) {
+    bytes += static_cast<int64_t>(row.size());
+    if (bytes > kMaxFileBytes)
+      throw FormatError(error_text(path.string(), "size", "rows of 4 GiB of text", "more"));
+    split.documents.push_back(Json::parse(row));
+  }
+}
+
 std::string digest_of(const fs::path& path) {
   const MappedFile file(path);
   Sha256 digest;
@@ -150,21 +181,24 @@ void check_data(const fs::path& data, const std::vector<Task>& tasks, bool with_
     for (const std::string& split : splits) {
       const SplitFiles files = find_split(data, task, split);
       if (!files.found.empty()) continue;
-      missing.push_back(files.wanted + ".parquet (its rows as .jsonl) or " +
-                        (data / task.name / split).string() + ".jsonl");
+      missing.push_back(files.wanted + ".parquet or .jsonl, or " +
+                        (data / task.name / split).string() + ".parquet or .jsonl");
       datasets.insert(task.dataset);
     }
   }
   if (missing.empty()) return;
   std::string text, names;
   for (size_t i = 0; i < std::min<size_t>(missing.size(), 4); ++i)
-    text += (i == 0 ? "" : ", ") + missing[i];
+    text += (i == 0 ? "" : "; ") + missing[i];
   if (missing.size() > 4)
-    text += ", and " + std::to_string(missing.size() - 4) + " more (eval --list --data shows all)";
+    text += "; and " + std::to_string(missing.size() - 4) + " more (eval --list --data shows all)";
   for (const std::string& name : datasets) names += (names.empty() ? "" : ", ") + name;
   throw ConfigError("--data: not there: " + text +
                     "; fetch the files of that name of the data set" +
-                    (datasets.size() > 1 ? "s " : " ") + names + " and put them there");
+                    (datasets.size() > 1 ? "s " : " ") + names + " and put them there" +
+                    (formats::reads_parquet()
+                         ? ""
+                         : " as .jsonl: this program was built without Arrow C++, for Parquet"));
 }
 
 Split read_split(const fs::path& data, const Task& task, const std::string& split) {
@@ -173,12 +207,11 @@ Split read_split(const fs::path& data, const Task& task, const std::string& spli
   Split result;
   result.where = files.found.empty() ? files.wanted : files.found.front().string();
   for (const fs::path& path : files.found) {
-    if (path.extension() == ".parquet")
-      throw UnsupportedError(error_text(
-          path.string(), "format",
-          "JSON lines: its rows as " + fs::path(path).replace_extension(".jsonl").string(),
-          "Parquet"));
-    read_lines(path, result);
+    if (path.extension() == ".parquet") {
+      read_table(path, task, result);
+    } else {
+      read_lines(path, result);
+    }
     result.digests[fs::relative(path, data).string()] = digest_of(path);
   }
   if (result.documents.empty())

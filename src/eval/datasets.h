@@ -1,8 +1,10 @@
 // Data sets as files on this machine, laid out as their repositories are.
 //
-//   DIR/allenai/ai2_arc/ARC-Easy/test-00000-of-00001.jsonl        (or several parts)
-//   DIR/allenai/ai2_arc/ARC-Easy/test.jsonl                       one row an object, plain, .gz or
-//   .zst DIR/arc_easy/test.jsonl                                       under the task's own name
+//   DIR/allenai/ai2_arc/ARC-Easy/test-00000-of-00001.parquet      (or several parts), as fetched
+//   DIR/allenai/ai2_arc/ARC-Easy/test.jsonl                       one row an object, also .gz, .zst
+//   DIR/arc_easy/test.parquet, DIR/arc_easy/test.jsonl            under the task's own name
+//
+// Where rows lie there in several forms, JSON lines are read.
 #pragma once
 
 #include <filesystem>
@@ -33,7 +35,8 @@ struct Split {
   std::string where;                           // the first file, for messages
   std::map<std::string, std::string> digests;  // file -> SHA-256 of its bytes
 };
-// FormatError "FILE:LINE: ..." for what is no row.
+// FormatError "FILE:LINE: ..." for what is no row, "FILE: ..." for a damaged Parquet file and one without a column that the
+// task needs, or with one of a type that is none of JSON's. UnsupportedError for Parquet in a build without Arrow C++.
 Split read_split(const std::filesystem::path& data, const Task& task, const std::string& split);
 
 }  // namespace deltatrain::eval

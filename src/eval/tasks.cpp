@@ -433,6 +433,32 @@ std::vector<Task> find_tasks(std::span<const std::string> names) {
   return found;
 }
 
+std::vector<std::string> columns_of(TaskForm form) {
+  switch (form) {
+    case TaskForm::kArc:
+      return {"question", "choices", "answerKey"};
+    case TaskForm::kHellaswag:
+      return {"activity_label", "ctx_a", "ctx_b", "endings", "label"};
+    case TaskForm::kOpenbookqa:
+      return {"question_stem", "choices", "answerKey"};
+    case TaskForm::kPiqa:
+      return {"goal", "sol1", "sol2", "label"};
+    case TaskForm::kWinogrande:
+      return {"sentence", "option1", "option2", "answer"};
+    case TaskForm::kMmlu:
+      return {"question", "choices", "answer"};
+    case TaskForm::kRace:
+      return {"article", "problems"};
+    case TaskForm::kLambada:
+      return {"text"};
+    case TaskForm::kWikitext:
+      return {"page"};
+    case TaskForm::kCloze:
+      return {"context", "choices", "label"};
+  }
+  throw InternalError("columns_of: a task without a form");
+}
+
 Question make_question(const Task& task, Json& document, const std::string& where,
                        int race_version) {
   const Columns columns(document, where);

@@ -76,6 +76,9 @@ const std::vector<Group>& all_groups();
 // reached twice.
 std::vector<Task> find_tasks(std::span<const std::string> names);
 
+// The columns that make_question reads of a document.
+std::vector<std::string> columns_of(TaskForm form);
+
 // A document as a question.
 struct Question {
   std::vector<std::string> contexts;       // one for all choices, or one for each (winogrande)

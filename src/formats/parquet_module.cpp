@@ -1,5 +1,9 @@
-// Parquet through Arrow C++: its column readers, which hold one page at a time. A library of its
-// own, which parquet_text.cpp loads: see there.
+// Parquet through Arrow C++: one column of text by its column readers, which hold one page at a time, and whole rows by its
+// record batches. A library of its own, which parquet.cpp loads: see there.
+#include <arrow/array.h>
+#include <arrow/record_batch.h>
+#include <arrow/type.h>
+#include <parquet/arrow/reader.h>
 #include <parquet/column_reader.h>
 #include <parquet/exception.h>
 #include <parquet/file_reader.h>
@@ -7,8 +11,11 @@
 #include <parquet/schema.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
+#include "formats/table_rows.h"
 #include "formats/text_column.h"
 
 namespace deltatrain::formats {
@@ -26,10 +33,35 @@ std::string one_line(std::string text) {
   return text;
 }
 
-class ParquetText final : public TextColumn {
+// What both readers know of their file.
+class ParquetFile {
+ protected:
+  explicit ParquetFile(std::string path) : path_(std::move(path)) {}
+
+  [[noreturn]] void refuse(const std::string& what, const std::string& expected,
+                           const std::string& got) const {
+    throw FormatError(error_text(path_, what, expected, got));
+  }
+
+  // Errors of the library as ours, with the place.
+  template <class Call>
+  void guarded(const std::string& what, Call call) const {
+    try {
+      call();
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      refuse(what, "a whole Parquet file", one_line(error.what()));
+    }
+  }
+
+  const std::string path_;
+};
+
+class ParquetText final : public TextColumn, private ParquetFile {
  public:
   ParquetText(const std::filesystem::path& path, const std::string& column)
-      : path_(path.string()), column_name_(column) {
+      : ParquetFile(path.string()), column_name_(column) {
     guarded("footer", [&] {
       parquet::ReaderProperties properties;
       properties.enable_buffered_stream();
@@ -65,23 +97,6 @@ class ParquetText final : public TextColumn {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what, const std::string& expected,
-                           const std::string& got) const {
-    throw FormatError(error_text(path_, what, expected, got));
-  }
-
-  // Errors of the library as ours, with the place.
-  template <class Call>
-  void guarded(const std::string& what, Call call) const {
-    try {
-      call();
-    } catch (const Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      refuse(what, "a whole Parquet file", one_line(error.what()));
-    }
-  }
-
   std::string group_name() const {
     return "row group " + std::to_string(selected_) + ", column " + column_name_;
   }
@@ -159,7 +174,6 @@ class ParquetText final : public TextColumn {
     }
   }
 
-  const std::string path_;
   const std::string column_name_;
   std::unique_ptr<parquet::ParquetFileReader> reader_;
   int column_ = -1;
@@ -173,12 +187,231 @@ class ParquetText final : public TextColumn {
   std::vector<parquet::ByteArray> texts_ = std::vector<parquet::ByteArray>(kRowsAtOnce);
 };
 
+using arrow::Type;
+
+// Deeper lists and structs than people write are left out, as types without a form in JSON are.
+constexpr int kMaxDepth = 16;
+
+bool has_json_form(const arrow::DataType& type, int depth = 0) {
+  switch (type.id()) {
+    case Type::NA:
+    case Type::BOOL:
+    case Type::INT8:
+    case Type::INT16:
+    case Type::INT32:
+    case Type::INT64:
+    case Type::UINT8:
+    case Type::UINT16:
+    case Type::UINT32:
+    case Type::UINT64:
+    case Type::FLOAT:
+    case Type::DOUBLE:
+    case Type::STRING:
+    case Type::LARGE_STRING:
+      return true;
+    case Type::DICTIONARY:
+      return has_json_form(*static_cast<const arrow::DictionaryType&>(type).value_type(),
+                           depth + 1);
+    case Type::LIST:
+    case Type::LARGE_LIST:
+    case Type::FIXED_SIZE_LIST:
+    case Type::STRUCT:
+      return depth < kMaxDepth && std::ranges::all_of(type.fields(), [&](const auto& field) {
+               return has_json_form(*field->type(), depth + 1);
+             });
+    default:
+      return false;
+  }
+}
+
+std::string json_text(std::string_view text) { return nlohmann::json(text).dump(); }
+
+template <class Array>
+const Array& as(const arrow::Array& array) {
+  return static_cast<const Array&>(array);
+}
+
+void append(const arrow::Array& array, int64_t row, std::string& out);
+
+template <class List>
+void append_list(const arrow::Array& array, int64_t row, std::string& out) {
+  const auto& list = as<List>(array);
+  const int64_t begin = list.value_offset(row);
+  const int64_t end = begin + list.value_length(row);
+  out += '[';
+  for (int64_t i = begin; i < end; ++i) {
+    if (i > begin) out += ',';
+    append(*list.values(), i, out);
+  }
+  out += ']';
+}
+
+// Value `row` of an array whose type has a form in JSON.
+void append(const arrow::Array& array, int64_t row, std::string& out) {
+  if (array.IsNull(row)) {
+    out += "null";
+    return;
+  }
+  switch (array.type_id()) {
+    case Type::BOOL:
+      out += as<arrow::BooleanArray>(array).Value(row) ? "true" : "false";
+      return;
+    case Type::INT8:
+      out += std::to_string(as<arrow::Int8Array>(array).Value(row));
+      return;
+    case Type::INT16:
+      out += std::to_string(as<arrow::Int16Array>(array).Value(row));
+      return;
+    case Type::INT32:
+      out += std::to_string(as<arrow::Int32Array>(array).Value(row));
+      return;
+    case Type::INT64:
+      out += std::to_string(as<arrow::Int64Array>(array).Value(row));
+      return;
+    case Type::UINT8:
+      out += std::to_string(as<arrow::UInt8Array>(array).Value(row));
+      return;
+    case Type::UINT16:
+      out += std::to_string(as<arrow::UInt16Array>(array).Value(row));
+      return;
+    case Type::UINT32:
+      out += std::to_string(as<arrow::UInt32Array>(array).Value(row));
+      return;
+    case Type::UINT64:
+      out += std::to_string(as<arrow::UInt64Array>(array).Value(row));
+      return;
+    case Type::FLOAT:
+      out += nlohmann::json(static_cast<double>(as<arrow::FloatArray>(array).Value(row))).dump();
+      return;
+    case Type::DOUBLE:
+      out += nlohmann::json(as<arrow::DoubleArray>(array).Value(row)).dump();
+      return;
+    case Type::STRING:
+      out += json_text(as<arrow::StringArray>(array).GetView(row));
+      return;
+    case Type::LARGE_STRING:
+      out += json_text(as<arrow::LargeStringArray>(array).GetView(row));
+      return;
+    case Type::DICTIONARY: {
+      const auto& entries = as<arrow::DictionaryArray>(array);
+      append(*entries.dictionary(), entries.GetValueIndex(row), out);
+      return;
+    }
+    case Type::LIST:
+      return append_list<arrow::ListArray>(array, row, out);
+    case Type::LARGE_LIST:
+      return append_list<arrow::LargeListArray>(array, row, out);
+    case Type::FIXED_SIZE_LIST:
+      return append_list<arrow::FixedSizeListArray>(array, row, out);
+    case Type::STRUCT: {
+      const auto& group = as<arrow::StructArray>(array);
+      out += '{';
+      for (int i = 0; i < group.num_fields(); ++i) {
+        out += (i > 0 ? "," : "") + json_text(group.struct_type()->field(i)->name()) + ":";
+        append(*group.field(i), row, out);
+      }
+      out += '}';
+      return;
+    }
+    default:
+      throw InternalError("parquet: a column of type " + array.type()->ToString());
+  }
+}
+
+class ParquetRows final : public TableRows, private ParquetFile {
+ public:
+  explicit ParquetRows(const std::filesystem::path& path) : ParquetFile(path.string()) {
+    guarded("footer", [&] {
+      parquet::ReaderProperties properties;
+      properties.enable_buffered_stream();
+      properties.set_buffer_size(kBufferBytes);
+      parquet::arrow::FileReaderBuilder builder;
+      check(builder.OpenFile(path_, /*memory_map=*/false, properties));
+      parquet::ArrowReaderProperties reading;
+      reading.set_use_threads(false);
+      reading.set_batch_size(kRowsAtOnce);
+      builder.properties(reading);
+      check(builder.Build(&reader_));
+      std::shared_ptr<arrow::Schema> schema;
+      check(reader_->GetSchema(&schema));
+      std::set<std::string> names;
+      for (const auto& field : schema->fields()) {
+        if (!names.insert(field->name()).second)
+          refuse("column " + field->name(), "every column once", "twice");
+        columns_.push_back(
+            {field->name(), one_line(field->type()->ToString()), has_json_form(*field->type())});
+      }
+      // Leaves of the columns that are read: a struct or list has one or more.
+      std::vector<int> leaves;
+      const parquet::SchemaDescriptor& leaf_schema =
+          *reader_->parquet_reader()->metadata()->schema();
+      for (int i = 0; i < leaf_schema.num_columns(); ++i) {
+        const std::string& root = leaf_schema.GetColumnRoot(i)->name();
+        const auto column = std::ranges::find(columns_, root, &Column::name);
+        if (column != columns_.end() && column->is_read) leaves.push_back(i);
+      }
+      std::vector<int> groups;
+      for (int i = 0; i < reader_->num_row_groups(); ++i) groups.push_back(i);
+      auto batches = reader_->GetRecordBatchReader(groups, leaves);
+      check(batches.status());
+      batches_ = std::move(*batches);
+    });
+  }
+
+  const std::vector<Column>& columns() const override { return columns_; }
+
+  bool next(std::string& row) override {
+    row.clear();
+    guarded("row " + std::to_string(num_rows_), [&] {
+      while (batch_ == nullptr || row_ == batch_->num_rows()) {
+        check(batches_->ReadNext(&batch_));
+        row_ = 0;
+        if (batch_ == nullptr) break;
+        check(batch_->ValidateFull());  // offsets, indices of dictionaries, UTF-8
+      }
+      if (batch_ == nullptr) return;
+      row += '{';
+      for (int i = 0; i < batch_->num_columns(); ++i) {
+        row += (i > 0 ? "," : "") + json_text(batch_->column_name(i)) + ":";
+        append(*batch_->column(i), row_, row);
+      }
+      row += '}';
+    });
+    if (row.empty()) {
+      const int64_t want = reader_->parquet_reader()->metadata()->num_rows();
+      if (num_rows_ != want)
+        refuse("rows", std::to_string(want) + " as the footer says", std::to_string(num_rows_));
+      return false;
+    }
+    ++row_;
+    ++num_rows_;
+    return true;
+  }
+
+ private:
+  static void check(const arrow::Status& status) {
+    if (!status.ok()) throw parquet::ParquetException(status.ToString());
+  }
+
+  std::unique_ptr<parquet::arrow::FileReader> reader_;
+  std::vector<Column> columns_;
+  std::unique_ptr<arrow::RecordBatchReader> batches_;
+  std::shared_ptr<arrow::RecordBatch> batch_;  // as the library hands it out
+  int64_t row_ = 0;                            // of the batch
+  int64_t num_rows_ = 0;                       // given
+};
+
 }  // namespace
 
 }  // namespace deltatrain::formats
 
-// The module's one door; the caller owns what it returns.
+// The module's doors; the caller owns what they return.
 extern "C" __attribute__((visibility("default"))) deltatrain::formats::TextColumn*
 deltatrain_open_parquet_text(const std::filesystem::path& path, const std::string& column) {
   return std::make_unique<deltatrain::formats::ParquetText>(path, column).release();
+}
+
+extern "C" __attribute__((visibility("default"))) deltatrain::formats::TableRows*
+deltatrain_open_parquet_rows(const std::filesystem::path& path) {
+  return std::make_unique<deltatrain::formats::ParquetRows>(path).release();
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "formats/text_column.h"  // reads_parquet
 #include "support/test_files.h"
 
 namespace deltatrain::test {
@@ -215,6 +216,48 @@ TEST_F(EvalCommandTest, SettingsThatMoveAScoreMoveItAndAreRecorded) {
   EXPECT_EQ(shorter.at("max_length"), 64);
 }
 
+// What pyarrow wrote of the documents gives the files that JSON lines of them give, but for names and digests of the data.
+TEST_F(EvalCommandTest, ParquetGivesWhatJsonLinesGive) {
+  if (!formats::reads_parquet()) GTEST_SKIP() << "built without Arrow C++";
+  const fs::path stored = *folder_ / "stored", a = *folder_ / "lines", b = *folder_ / "table";
+  const std::map<std::string, fs::path> files = {
+      {"arc_easy", "allenai/ai2_arc/ARC-Easy/test-00000-of-00001.parquet"},
+      {"hellaswag", "Rowan/hellaswag/data/validation-00000-of-00001.parquet"},
+      {"piqa", "baber/piqa/piqa_validation.parquet"},
+      {"race", "EleutherAI/race/high/test-00000-of-00001.parquet"},
+      {"mmlu_abstract_algebra", "cais/mmlu/abstract_algebra/test-00000-of-00001.parquet"}};
+  std::string tasks;
+  for (const auto& [task, path] : files) {
+    fs::create_directories((stored / path).parent_path());
+    fs::copy_file(golden_path("eval/" + task + ".parquet"), stored / path);
+    tasks += (tasks.empty() ? "" : ",") + task;
+  }
+  const std::string start = "eval --model " + model() + " --tokenizer " +
+                            (*folder_ / "tokenizer").string() + " --tasks " + tasks + " -s --data ";
+  ASSERT_EQ(run_program(start + data().string() + " --out " + a.string()).exit_code, 0);
+  const ProgramResult result = run_program(start + stored.string() + " --out " + b.string());
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const auto& [task, path] : files) {
+    const std::string name = "samples_" + task + "_2";  // the year follows
+    EXPECT_EQ(read_file(only_file(a, name)), read_file(only_file(b, name))) << task;
+  }
+  const Json lines = Json::parse(read_file(only_file(a, "results_")));
+  const Json table = Json::parse(read_file(only_file(b, "results_")));
+  for (const char* key : {"results", "task_hashes", "n-samples"})
+    EXPECT_EQ(lines.at(key), table.at(key));
+  EXPECT_EQ(table.at("config").at("data_files").begin().key(), files.at("arc_easy").string());
+
+  const std::string piqa = "eval --model " + model() + " --tokenizer " +
+                           (*folder_ / "tokenizer").string() + " --tasks piqa --data ";
+  fs::copy_file(golden_path("eval/race.parquet"), stored / files.at("piqa"),
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(only_line(piqa + stored.string(), 2),
+              HasSubstr("piqa_validation.parquet: column goal: expected this column, got only"));
+  std::ofstream(stored / files.at("piqa")) << "PAR1";
+  EXPECT_THAT(only_line(piqa + stored.string(), 2),
+              HasSubstr("piqa_validation.parquet: footer: expected a whole Parquet file"));
+}
+
 TEST_F(EvalCommandTest, BadInputIsOneLine) {
   EXPECT_THAT(only_line(common() + "--tasks helaswag", 2), HasSubstr("did you mean hellaswag?"));
   EXPECT_THAT(only_line(common() + "--tasks openbookqa", 2),
@@ -226,14 +269,6 @@ TEST_F(EvalCommandTest, BadInputIsOneLine) {
   EXPECT_THAT(only_line(common() + "--tasks piqa --num-fewshot 2", 2), HasSubstr("piqa_train"));
   EXPECT_THAT(only_line(common() + "--tasks race --num-fewshot 6", 2),
               HasSubstr("expected 6 or more, got 5"));
-  const fs::path stored = *folder_ / "stored";
-  fs::create_directories(stored / "baber/piqa");
-  std::ofstream(stored / "baber/piqa/piqa_validation.parquet") << "PAR1";
-  EXPECT_THAT(
-      only_line("eval --model " + model() + " --tokenizer " + (*folder_ / "tokenizer").string() +
-                    " --data " + stored.string() + " --tasks piqa",
-                2),
-      HasSubstr("baber/piqa/piqa_validation.jsonl, got Parquet"));
   const fs::path broken = *folder_ / "broken";
   write_lines(broken / "piqa/validation.jsonl", {Json{{"goal", "g"}, {"sol1", "a"}, {"label", 0}}});
   const std::string with_broken = "eval --model " + model() + " --tokenizer " +

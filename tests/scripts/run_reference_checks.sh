@@ -68,6 +68,8 @@ for part in rows parquet files empty orders; do
   check "data: $part" "$venv/bin/python" tests/scripts/check_data.py --program "$program" --work "$work/data" --rounds 12 --only "$part"
 done
 rm -rf "$work/data"
+check "eval: data sets in Parquet" "$venv/bin/python" tests/scripts/check_eval_data.py --program "$program" --work "$work/eval_data"
+rm -rf "$work/eval_data"
 
 # TensorBoard brings its own protobuf and numpy: an environment of its own.
 board=$work/tensorboard
