@@ -22,6 +22,7 @@
 #include "ops/short_conv.h"
 #include "ops/short_conv_norm.h"
 #include "ops/swiglu.h"
+#include "ops/token_choices.h"
 #include "ops/token_scores.h"
 
 namespace deltatrain::ops {
@@ -56,6 +57,7 @@ struct OpTable {
   SwigluKernels swiglu;
   CrossEntropyKernels cross_entropy;
   TokenScoresKernels token_scores;
+  TokenChoicesKernels token_choices;
   AdamWKernels adamw;
   ElementwiseKernels elementwise;
 };

@@ -28,9 +28,9 @@ struct OpCase {
   std::function<void(const CaseRun&)> run;
 };
 
-void add_dense_cases(
-    std::vector<OpCase>&
-        cases);  // linear embedding rms_norm gated_rms_norm swiglu cross_entropy token_scores norm_linear
+// linear embedding rms_norm gated_rms_norm swiglu cross_entropy norm_linear
+void add_dense_cases(std::vector<OpCase>& cases);
+void add_score_cases(std::vector<OpCase>& cases);  // token_scores token_choices
 // short_conv short_conv_norm l2_norm delta_gate delta_step
 void add_mixer_cases(std::vector<OpCase>& cases);
 void add_delta_rule_cases(std::vector<OpCase>& cases);  // gated_delta_rule

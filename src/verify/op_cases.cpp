@@ -12,6 +12,7 @@ namespace {
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> cases;
   add_dense_cases(cases);
+  add_score_cases(cases);
   add_mixer_cases(cases);
   add_delta_rule_cases(cases);
   add_attention_cases(cases);

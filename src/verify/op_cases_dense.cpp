@@ -1,6 +1,5 @@
-// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu, cross_entropy, token_scores and norm_linear.
+// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu, cross_entropy and norm_linear.
 #include <cmath>
-#include <limits>
 
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
@@ -9,7 +8,6 @@
 #include "ops/norm_linear.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
-#include "ops/token_scores.h"
 #include "verify/op_case_list.h"
 
 namespace deltatrain::verify {
@@ -108,6 +106,12 @@ void add_linear(std::vector<OpCase>& cases) {
   add(CaseSet::kFull, 1, 4096, 1024, P::kContiguous, GradMode::kOverwrite, false, false);
   add(CaseSet::kFull, 16, 4096, 1024, P::kStridedRows, GradMode::kAccumulate, true, false);
   add(CaseSet::kFull, 9, 512, 9001, P::kContiguous, GradMode::kOverwrite, true, true);
+  // Few rows, in all ways that a device may divide such products.
+  add(CaseSet::kSmall, 65, 72, 200, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kFull, 30, 512, 9001, P::kContiguous, GradMode::kAccumulate, true, false);
+  add(CaseSet::kFull, 100, 512, 9001, P::kStridedRows, GradMode::kOverwrite, true, true);
+  add(CaseSet::kFull, 256, 1024, 3000, P::kContiguous, GradMode::kAccumulate, true, false);
+  add(CaseSet::kFull, 256, 328, 1000, P::kContiguous, GradMode::kOverwrite, false, false);
   add(CaseSet::kFull, 257, 1, 65, P::kOddRows, GradMode::kAccumulate, false, false);
 }
 
@@ -368,63 +372,6 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
   add(CaseSet::kFull, 1000, 257, ", some ignored", 1, 1e-6, 7, true, G::kWrite);
 }
 
-// --- token_scores
-
-// Several tokens of some rows and none of others; the largest logit twice in every third row, a row with NaN and one
-// with infinity.
-void token_scores_case(const CaseRun& run, int64_t R, int64_t N, double deviation,
-                       ops::TokenScores::Rounding rounding) {
-  OpTrial trial = run.trial("token_scores");
-  const RandomStream stream(7, "token scores");
-  std::vector<double> logits(static_cast<size_t>(R * N));
-  for (size_t i = 0; i < logits.size(); ++i) logits[i] = deviation * stream.normal(i);
-  std::vector<int32_t> rows, ids;
-  for (int64_t r = R; r-- > 0;) {
-    double* const row = logits.data() + r * N;
-    const int64_t top = r % N;
-    row[top] = 9 * deviation;
-    if (r % 3 == 1) row[N - 1] = row[top];
-    if (r % 7 == 3) row[N / 2] = std::numeric_limits<double>::quiet_NaN();
-    if (r % 7 == 4) row[N / 2] = std::numeric_limits<double>::infinity();
-    if (r % 5 == 4) continue;
-    for (const int64_t id : {top, N - 1, (r * 31 + 5) % N}) {
-      rows.push_back(static_cast<int32_t>(r));
-      ids.push_back(static_cast<int32_t>(id));
-    }
-  }
-  const Argument& logits_RN = trial.activation("logits_RN", {R, N}, logits);
-  const Argument& rows_T = trial.integers("rows_T", rows);
-  const Argument& ids_T = trial.integers("ids_T", ids);
-  const auto T = static_cast<int64_t>(rows.size());
-  const bool rounds = rounding == ops::TokenScores::Rounding::kBf16;
-  const Argument& log_probability = trial.statistic_output(
-      "log_probability_T", {T}, rounds ? Quantity::kRounded : Quantity::kStatistic);
-  const Argument& is_greedy = trial.argument("is_greedy_T", Role::kOut, DType::kI32, {T},
-                                             Quantity::kExact, std::vector<double>(rows.size()));
-  trial.run([&](const Context& context, const Pick& pick) {
-    ops::token_scores(context, {pick(logits_RN), pick(rows_T), pick(ids_T), pick(log_probability),
-                                pick(is_greedy), rounding});
-  });
-}
-
-void add_token_scores(std::vector<OpCase>& cases) {
-  using Rounding = ops::TokenScores::Rounding;
-  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, double deviation,
-                            Rounding rounding) {
-    cases.push_back(
-        {"token_scores",
-         sizes({{"R", R}, {"N", N}}) + (deviation > 5 ? ", large logits" : "") +
-             (rounding == Rounding::kBf16 ? ", rounded" : ""),
-         set, [=](const CaseRun& run) { token_scores_case(run, R, N, deviation, rounding); }});
-  };
-  for (const Rounding rounding : {Rounding::kNone, Rounding::kBf16}) {
-    add(CaseSet::kSmall, 17, 1000, 1, rounding);
-    add(CaseSet::kSmall, 9, 333, 10, rounding);
-    add(CaseSet::kSmall, 1, 2, 1, rounding);
-    add(CaseSet::kFull, 40, 128256, 2, rounding);
-  }
-}
-
 // --- norm_linear
 
 struct StepProductCase {
@@ -510,7 +457,6 @@ void add_dense_cases(std::vector<OpCase>& cases) {
   add_gated_rms_norm(cases);
   add_swiglu(cases);
   add_cross_entropy(cases);
-  add_token_scores(cases);
   add_norm_linear(cases);
 }
 

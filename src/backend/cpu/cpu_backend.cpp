@@ -42,6 +42,7 @@ ops::OpTable make_table() {
   table.swiglu = {.forward = cpu::swiglu_forward, .backward = cpu::swiglu_backward};
   table.cross_entropy = {.apply = cpu::cross_entropy};
   table.token_scores = {.apply = cpu::token_scores};
+  table.token_choices = {.apply = cpu::token_choices};
   table.adamw = {.sum_of_squares = cpu::sum_of_squares,
                  .finish_gradient_norm = cpu::finish_gradient_norm,
                  .adamw = cpu::adamw};

@@ -31,6 +31,7 @@ ops::OpTable make_table() {
   table.swiglu = {cuda::swiglu_forward, cuda::swiglu_backward};
   table.cross_entropy = {cuda::cross_entropy};
   table.token_scores = {cuda::token_scores};
+  table.token_choices = {cuda::token_choices};
   table.adamw = {cuda::sum_of_squares, cuda::finish_gradient_norm, cuda::adamw};
   table.elementwise = {cuda::add,        cuda::convert,  cuda::sum_to,
                        cuda::row_argmax, cuda::checksum, cuda::copy_rows};

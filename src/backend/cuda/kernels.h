@@ -41,5 +41,6 @@ void row_argmax(const Context& context, const ops::RowArgmax& args);
 void checksum(const Context& context, const ops::Checksum& args);
 void copy_rows(const Context& context, const ops::CopyRows& args);
 void token_scores(const Context& context, const ops::TokenScores& args);
+void token_choices(const Context& context, const ops::TokenChoices& args);
 
 }  // namespace deltatrain::backend::cuda

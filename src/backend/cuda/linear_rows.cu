@@ -2,6 +2,7 @@
 
 #include "backend/cuda/lanes.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/linear_tiles.h"
 #include "backend/cuda/pack.cuh"
 #include "backend/cuda/ptx_wrappers.cuh"
 
@@ -36,23 +37,23 @@ __device__ __forceinline__ Vector load_weight(const Bf16* from, bool valid) {
 
 // y[r, x] of kRowTiles * 16 rows and kOutTiles * 8 outputs.
 //
-// Grid: output blocks x row blocks, output blocks first. Warp w sums columns of D in parts w, w +
-// 8,
-// ... of 32, and the warps' sums are added in order. In a part, lane (g, t) of a group of four
+// Grid: output blocks x row blocks, row blocks first, so that blocks with the same weights run
+// together. Warp w sums columns of D in parts w, w + 8, ... of 32, and the warps' sums are added in
+// order. In a part, lane (g, t) of a group of four
 // holds columns 8t to 8t + 7 of output g and of rows g and g + 8: the matrix instruction is told
 // that these are its columns 2t, 2t + 1, 2t + 8 and 2t + 9, twice, which the sum does not notice
-// since both operands agree. Static shared: one float per warp and element of y. Bytes: the weights
-// once per row block.
+// since both operands agree. Static shared: one float per warp, row and output of a tile. Bytes: the
+// weights once per row block, the rows once per output block.
 template <class Out, int kOutTiles, int kRowTiles, int kAhead>
 __global__ void __launch_bounds__(kThreads)
     linear_rows_kernel(const Bf16* x, int64_t x_stride, const Bf16* weight, int64_t weight_stride,
                        const float* bias, Out* y, int64_t y_stride, bool accumulate, int R, int D,
-                       int X, int out_blocks) {
-  __shared__ float s_sums[kWarps][kOutTiles * kRowTiles * kTileElements];
-  const int row_block = static_cast<int>(blockIdx.x) / out_blocks;
-  const int first_out =
-      (static_cast<int>(blockIdx.x) - row_block * out_blocks) * kOutTiles * kOutTile;
-  const int first_row = row_block * kRowTiles * kRowTile;
+                       int X, int row_blocks) {
+  __shared__ float s_sums[kWarps][kRowTiles * kTileElements];
+  const int out_block = static_cast<int>(blockIdx.x) / row_blocks;
+  const int first_out = out_block * kOutTiles * kOutTile;
+  const int first_row =
+      (static_cast<int>(blockIdx.x) - out_block * row_blocks) * kRowTiles * kRowTile;
   const int lane = lane_id();
   const int warp = warp_id();
   const int g = lane / 4;
@@ -104,30 +105,27 @@ __global__ void __launch_bounds__(kThreads)
 
 #pragma unroll
   for (int o = 0; o < kOutTiles; ++o) {
+    if (o > 0) __syncthreads();
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s_sums[warp][((o * kRowTiles + r) * 4 + e) * kWarpSize + lane] = sums[o][r][e];
-      }
+      for (int e = 0; e < 4; ++e) s_sums[warp][(r * 4 + e) * kWarpSize + lane] = sums[o][r][e];
     }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kOutTiles * kRowTiles * kTileElements;
-       i += kThreads) {
-    const int of_lane = i % kWarpSize;
-    const int e = i / kWarpSize % 4;
-    const int tile = i / kTileElements;
-    const int row = first_row + tile % kRowTiles * kRowTile + e / 2 * 8 + of_lane / 4;
-    const int out = first_out + tile / kRowTiles * kOutTile + of_lane % 4 * 2 + e % 2;
-    if (row >= R || out >= X) continue;
-    float sum = 0;
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < kRowTiles * kTileElements; i += kThreads) {
+      const int of_lane = i % kWarpSize;
+      const int e = i / kWarpSize % 4;
+      const int row = first_row + i / kTileElements * kRowTile + e / 2 * 8 + of_lane / 4;
+      const int out = first_out + o * kOutTile + of_lane % 4 * 2 + e % 2;
+      if (row >= R || out >= X) continue;
+      float sum = 0;
 #pragma unroll
-    for (int from = 0; from < kWarps; ++from) sum += s_sums[from][i];
-    if (bias != nullptr) sum += bias[out];
-    Out* to = y + row * y_stride + out;
-    if (accumulate) sum += to_float(*to);
-    *to = from_float<Out>(sum);
+      for (int from = 0; from < kWarps; ++from) sum += s_sums[from][i];
+      if (bias != nullptr) sum += bias[out];
+      Out* to = y + row * y_stride + out;
+      if (accumulate) sum += to_float(*to);
+      *to = from_float<Out>(sum);
+    }
   }
 }
 
@@ -135,18 +133,19 @@ template <class Out, int kOutTiles, int kRowTiles, int kAhead>
 void run(CudaDevice& device, const ops::LinearForward& args) {
   const int64_t R = args.x_RD.size(0);
   const int64_t X = args.weight_XD.size(0);
-  const int64_t out_blocks = divide_up(X, kOutTiles * kOutTile);
+  const int64_t row_blocks = divide_up(R, kRowTiles * kRowTile);
   launch(device, "linear_rows_kernel", linear_rows_kernel<Out, kOutTiles, kRowTiles, kAhead>,
-         out_blocks * divide_up(R, kRowTiles * kRowTile), kThreads, 0,
+         divide_up(X, kOutTiles * kOutTile) * row_blocks, kThreads, 0,
          pointer<const Bf16>(args.x_RD), args.x_RD.stride(0), pointer<const Bf16>(args.weight_XD),
          args.weight_XD.stride(0), pointer<const float>(args.bias_X), pointer<Out>(args.y_RX),
          args.y_RX.stride(0), args.y_mode == ops::GradMode::kAccumulate, static_cast<int>(R),
-         static_cast<int>(args.x_RD.size(1)), static_cast<int>(X), static_cast<int>(out_blocks));
+         static_cast<int>(args.x_RD.size(1)), static_cast<int>(X), static_cast<int>(row_blocks));
 }
 
 // Outputs per block: as many blocks as there are multiprocessors where the weight has few rows, and
 // where x has several, enough outputs that reading them again does not count. Long rows are loaded
-// further ahead: there are few blocks then, and each has to keep more bytes under way.
+// further ahead: there are few blocks then, and each has to keep more bytes under way. From 33 rows
+// on there is enough of x for tiles that go through shared memory.
 template <class Out>
 void run_any(CudaDevice& device, const ops::LinearForward& args) {
   const int64_t R = args.x_RD.size(0);
@@ -162,8 +161,7 @@ void run_any(CudaDevice& device, const ops::LinearForward& args) {
     if (X < kManyOutputs) return run<Out, 1, 2, 4>(device, args);
     return run<Out, 4, 2, 2>(device, args);
   }
-  if (X < kManyOutputs) return run<Out, 1, 4, 2>(device, args);
-  return run<Out, 2, 4, 2>(device, args);
+  linear_tiles(device, args);
 }
 
 }  // namespace

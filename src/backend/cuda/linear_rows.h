@@ -11,7 +11,7 @@ namespace deltatrain::backend::cuda {
 //
 // An element of y is summed in an order that depends on D alone: a row's result has the same bits
 // whatever rows stand beside it and however many they are.
-inline constexpr int64_t kMaxLinearRows = 64;
+inline constexpr int64_t kMaxLinearRows = 256;
 bool linear_rows(CudaDevice& device, const ops::LinearForward& args);
 
 }  // namespace deltatrain::backend::cuda

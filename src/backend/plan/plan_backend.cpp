@@ -92,6 +92,7 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.elementwise.checksum, p.elementwise.checksum);
   plan(t.elementwise.copy_rows, p.elementwise.copy_rows);
   plan(t.token_scores.apply, p.token_scores.apply);
+  plan(t.token_choices.apply, p.token_choices.apply);
   t.norm_linear.apply = nullptr;  // the composition takes the most
   return t;
 }

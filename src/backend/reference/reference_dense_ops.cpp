@@ -8,6 +8,7 @@
 #include "ops/reference/rms_norm.h"
 #include "ops/reference/rotary.h"
 #include "ops/reference/swiglu.h"
+#include "ops/reference/token_choices.h"
 #include "ops/reference/token_scores.h"
 
 namespace deltatrain::backend {
@@ -159,6 +160,16 @@ void token_scores(const Context&, const ops::TokenScores& a) {
   });
 }
 
+void token_choices(const Context&, const ops::TokenChoices& a) {
+  with_scalar_of("token_choices", a.logits_RN, [&](auto scalar) {
+    using T = decltype(scalar);
+    loops::token_choices<T>(In<T>(a.logits_RN), In<int32_t>(a.given_R), In<double>(a.temperature_R),
+                            In<double>(a.top_p_R), In<double>(a.uniform_R), In<int32_t>(a.top_k_R),
+                            In<int32_t>(a.num_top_R), Out<int32_t>(a.id_R), Out<T>(a.logit_R),
+                            Out<T>(a.lse_R), Out<int32_t>(a.top_ids_RX), Out<T>(a.top_logits_RX));
+  });
+}
+
 }  // namespace
 
 void fill_reference_dense_ops(ops::OpTable& table) {
@@ -172,6 +183,7 @@ void fill_reference_dense_ops(ops::OpTable& table) {
   table.swiglu = {swiglu_forward, swiglu_backward};
   table.cross_entropy = {cross_entropy};
   table.token_scores = {token_scores};
+  table.token_choices = {token_choices};
 }
 
 }  // namespace deltatrain::backend
