@@ -13,9 +13,11 @@ struct Sampling {
   uint64_t seed = 0;
 };
 
-// `position` keys the random number, so that a choice depends on seed
-// and position alone. top_k is applied before top_p; ties at a border
-// are broken by the lower id. NumericError when no logit is finite.
+// The random number that decides for the token at `position`: of seed and position alone.
+double uniform_of(const Sampling& sampling, int64_t position);
+
+// As ops::token_choices draws: top_k before top_p, ties at a border broken by the lower id. NumericError for a NaN and where
+// the largest logit is not finite.
 int32_t sample(std::span<const float> logits, const Sampling& sampling, int64_t position);
 
 }  // namespace deltatrain::decode

@@ -1,11 +1,12 @@
 #include "decode/tile_decoder.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <numeric>
 
 #include "base/check.h"
 #include "model/training_step.h"  // to_host
-#include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/linear.h"
 
@@ -17,18 +18,40 @@ using layers::Pass;
 namespace {
 
 // Rows of a step. The CPU's products of up to 4 rows are bound by reading the weights and compute
-// each row by itself, and so are those of up to 64 rows in bf16 on a GPU. Elsewhere the shape has to
+// each row by itself, and so do those of up to 256 rows in bf16 on a GPU. Elsewhere the shape has to
 // be one, and the number is a matter of speed.
-int64_t rows_of_a_step(const Context& context) {
+int64_t rows_of_a_step(const Context& context, int64_t num_slots) {
+  constexpr int64_t kMostRows = 256;
   switch (context.device->kind()) {
     case DeviceKind::kCpu:
       return 4;
     case DeviceKind::kCuda:
-      return context.activation_dtype == DType::kBF16 ? 64 : 16;
+      if (context.activation_dtype != DType::kBF16) return 16;
+      return std::min(kMostRows,
+                      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(num_slots))));
     default:
       return 4;
   }
 }
+
+// Arguments and results of token_choices for R rows, each in one block: what is copied to the device
+// together, and back from it.
+struct ChoiceBlocks {
+  int64_t R, X;
+  DType statistic;
+
+  int64_t wish_bytes() const {
+    return 3 * R * (dtype_bytes(DType::kF64) + dtype_bytes(DType::kI32));
+  }
+  int64_t choice_bytes() const { return ids_at() + (1 + X) * R * dtype_bytes(DType::kI32); }
+  int64_t ids_at() const { return (2 + X) * R * dtype_bytes(statistic); }
+  // Argument `i`: three f64, then three i32.
+  Tensor wish(const Buffer& block, int64_t i) const {
+    const int64_t at = i < 3 ? i * dtype_bytes(DType::kF64)
+                             : 3 * dtype_bytes(DType::kF64) + (i - 3) * dtype_bytes(DType::kI32);
+    return {static_cast<char*>(block.data()) + R * at, i < 3 ? DType::kF64 : DType::kI32, {R}};
+  }
+};
 
 // Tokens that scores() asks for at a time: four choices' of every row.
 constexpr int64_t kTargetsPerRow = 4;
@@ -51,16 +74,11 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
   hidden_ = Buffer(memory, rows * D * element);
   kept_ = Buffer(memory, kept * D * element);
   logits_ = Buffer(memory, kept * N * element);
-  labels_ = Buffer(memory, kept * sizeof(int32_t));
-  loss_ = Buffer(memory, kept * statistic);
-  lse_ = Buffer(memory, kept * statistic);
   moves_ = Buffer(memory, 2 * kept * sizeof(int32_t));
   targets_ = Buffer(memory, 2 * kTargetsPerRow * kept * sizeof(int32_t));
   scores_ = Buffer(memory, kTargetsPerRow * kept * statistic);
   greedy_ = Buffer(memory, kTargetsPerRow * kept * sizeof(int32_t));
   context.device->fill_zero(kept_.data(), kept_.num_bytes());
-  const std::vector<int32_t> labels(kept, ops::kIgnoredLabel);
-  context.device->copy_to_device(labels_.data(), labels.data(), kept * sizeof(int32_t));
 
   const auto make_store = [&](const Context& where) {
     return std::make_unique<ParameterStore>(where, model_.parameters().infos(),
@@ -70,21 +88,23 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
   state_ = make_state(sizes.num_slots + 1);
   int64_t step_slots = 0;
   if (sizes.num_step_slots > 0) {
-    step_rows_ = rows_of_a_step(context);
+    step_rows_ = rows_of_a_step(context, sizes.num_step_slots);
     step_slots = round_up(sizes.num_step_slots, step_rows_);
     step_state_ = make_state(step_slots);
     const auto S = static_cast<size_t>(step_rows_);
     step_ids_ = Buffer(memory, S * sizeof(int32_t));
     step_offsets_ = Buffer(memory, (S + 1) * sizeof(int32_t));
     step_logits_ = Buffer(memory, S * N * element);
-    step_lse_ = Buffer(memory, S * statistic);
     step_chosen_ = Buffer(memory, S * sizeof(int32_t));
     std::vector<int32_t> step_offsets(S + 1);
     std::iota(step_offsets.begin(), step_offsets.end(), 0);
     context.device->copy_to_device(step_offsets_.data(), step_offsets.data(),
                                    step_offsets.size() * sizeof(int32_t));
-    DELTATRAIN_CHECK(step_rows_ <= sizes.logit_rows, "labels and losses of the head suffice");
   }
+  const ChoiceBlocks blocks{std::max(sizes.logit_rows, step_rows_), kMaxTop,
+                            context.statistics_dtype()};
+  wishes_ = Buffer(memory, static_cast<size_t>(blocks.wish_bytes()));
+  choices_ = Buffer(memory, static_cast<size_t>(blocks.choice_bytes()));
 
   Arena planning;
   Context plan = planning_context;
@@ -108,6 +128,7 @@ TileDecoder::TileDecoder(const Context& context, const Context& planning_context
     run(plan, *plan_parameters, plan_state, 0, offsets);
   }
   run_head(plan, *plan_parameters);
+  run_choices(plan, logits_.tensor(plan.activation_dtype, {sizes.logit_rows, config.vocab_size}));
   if (step_rows_ > 0) {
     const State plan_steps(plan, model_, step_slots, sizes_.max_length);
     for (int64_t count = 1; count <= step_rows_; ++count) {
@@ -207,18 +228,98 @@ void TileDecoder::run_head(const Context& context, const ParameterStore& paramet
       context, {.x_RD = kept_.tensor(context.activation_dtype, {R, model_.config().hidden_size}),
                 .weight_XD = parameters.value(model_.head()),
                 .y_RX = logits_RN});
-  ops::cross_entropy(context, {.logits_RN = logits_RN,
-                               .labels_R = labels_.tensor(DType::kI32, {R}),
-                               .loss_R = loss_.tensor(context.statistics_dtype(), {R}),
-                               .lse_R = lse_.tensor(context.statistics_dtype(), {R}),
-                               .gradient = ops::CrossEntropy::Gradient::kNone});
 }
 
-TileDecoder::Logits TileDecoder::logits() {
+std::vector<TileDecoder::Choice> TileDecoder::choices(std::span<const Wish> wishes) {
   run_head(context_, *parameters_);
-  return {
+  return choices_of(
       logits_.tensor(context_.activation_dtype, {sizes_.logit_rows, model_.config().vocab_size}),
-      lse_.tensor(context_.statistics_dtype(), {sizes_.logit_rows})};
+      wishes);
+}
+
+std::vector<TileDecoder::Choice> TileDecoder::step_choices(std::span<const Wish> wishes) {
+  return choices_of(
+      step_logits_.tensor(context_.activation_dtype, {step_rows_, model_.config().vocab_size}),
+      wishes);
+}
+
+// With what lies in wishes_, into choices_.
+void TileDecoder::run_choices(const Context& context, const Tensor& logits_RN) {
+  const int64_t R = logits_RN.size(0);
+  const ChoiceBlocks blocks{R, kMaxTop, context.statistics_dtype()};
+  const Tensor numbers = choices_.tensor(blocks.statistic, {(2 + kMaxTop) * R});
+  const Tensor ids(static_cast<char*>(choices_.data()) + blocks.ids_at(), DType::kI32,
+                   {(1 + kMaxTop) * R});
+  const Arena::ScratchScope scope(*context.arena);
+  ops::token_choices(context,
+                     {.logits_RN = logits_RN,
+                      .given_R = blocks.wish(wishes_, 3),
+                      .temperature_R = blocks.wish(wishes_, 0),
+                      .top_p_R = blocks.wish(wishes_, 1),
+                      .uniform_R = blocks.wish(wishes_, 2),
+                      .top_k_R = blocks.wish(wishes_, 4),
+                      .num_top_R = blocks.wish(wishes_, 5),
+                      .id_R = ids.rows(0, R),
+                      .logit_R = numbers.rows(0, R),
+                      .lse_R = numbers.rows(R, 2 * R),
+                      .top_ids_RX = ids.rows(R, ids.size(0)).reshape({R, kMaxTop}),
+                      .top_logits_RX = numbers.rows(2 * R, numbers.size(0)).reshape({R, kMaxTop})});
+}
+
+std::vector<TileDecoder::Choice> TileDecoder::choices_of(const Tensor& logits_RN,
+                                                         std::span<const Wish> wishes) {
+  const auto R = static_cast<int64_t>(wishes.size());
+  DELTATRAIN_CHECK(R > 0 && R <= logits_RN.size(0), "wishes for rows");
+  const ChoiceBlocks blocks{R, kMaxTop, context_.statistics_dtype()};
+  std::vector<double> numbers(3 * wishes.size());
+  std::vector<int32_t> counts(3 * wishes.size());
+  for (size_t i = 0; i < wishes.size(); ++i) {
+    const Wish& wish = wishes[i];
+    DELTATRAIN_CHECK(
+        wish.num_top >= 0 && wish.num_top <= kMaxTop && wish.given < model_.config().vocab_size,
+        "a token of the model, and no more of the most likely than there is room for");
+    numbers[i] = wish.sampling.temperature;
+    numbers[wishes.size() + i] = wish.sampling.top_p;
+    numbers[2 * wishes.size() + i] = wish.uniform;
+    counts[i] = wish.given;
+    counts[wishes.size() + i] =
+        static_cast<int32_t>(std::min<int64_t>(wish.sampling.top_k, ops::kMaxChoiceColumns));
+    counts[2 * wishes.size() + i] = static_cast<int32_t>(wish.num_top);
+  }
+  std::vector<char> bytes(static_cast<size_t>(blocks.wish_bytes()));
+  const size_t number_bytes = numbers.size() * sizeof(double);
+  std::memcpy(bytes.data(), numbers.data(), number_bytes);
+  std::memcpy(bytes.data() + number_bytes, counts.data(), counts.size() * sizeof(int32_t));
+  context_.device->copy_to_device(wishes_.data(), bytes.data(), bytes.size());
+  run_choices(context_, logits_RN.rows(0, R));
+
+  bytes.resize(static_cast<size_t>(blocks.choice_bytes()));
+  context_.device->copy_to_host(bytes.data(), choices_.data(), bytes.size());
+  const auto number = [&](int64_t i) {
+    const char* const at = bytes.data() + i * dtype_bytes(blocks.statistic);
+    double value = 0;
+    float narrow_value = 0;
+    if (blocks.statistic == DType::kF64) {
+      std::memcpy(&value, at, sizeof value);
+      return value;
+    }
+    std::memcpy(&narrow_value, at, sizeof narrow_value);
+    return static_cast<double>(narrow_value);
+  };
+  std::vector<int32_t> ids(static_cast<size_t>((1 + kMaxTop) * R));
+  std::memcpy(ids.data(), bytes.data() + blocks.ids_at(), ids.size() * sizeof(int32_t));
+  std::vector<Choice> result(wishes.size());
+  for (int64_t r = 0; r < R; ++r) {
+    Choice& choice = result[static_cast<size_t>(r)];
+    choice = {
+        .id = ids[static_cast<size_t>(r)], .logit = number(r), .lse = number(R + r), .top = {}};
+    for (int64_t i = 0; i < wishes[static_cast<size_t>(r)].num_top; ++i) {
+      const int32_t id = ids[static_cast<size_t>(R + r * kMaxTop + i)];
+      if (id < 0) break;
+      choice.top.emplace_back(id, number(2 * R + r * kMaxTop + i));
+    }
+  }
+  return result;
 }
 
 // The number of rows that a step of so many sequences has.
@@ -242,7 +343,7 @@ TileDecoder::StepLogits TileDecoder::step(int64_t first_slot, std::span<const in
   for (int64_t i = 0; i < rows; ++i) {
     if (i < count) {
       step_state_->check_room(first_slot + i, 1);
-    } else if (step_state_->length(first_slot + i) > 0) {
+    } else if (step_state_->has_attention() && step_state_->length(first_slot + i) > 0) {
       step_state_->reset_sequence(context_, first_slot + i);  // so that its cache has room
     }
   }
@@ -260,7 +361,6 @@ TileDecoder::StepLogits TileDecoder::step(int64_t first_slot, std::span<const in
   step_state_->advance(context_, first_slot, std::vector<int32_t>(ids.size(), 1));
   return {.logits_SN =
               step_logits_.tensor(context_.activation_dtype, {count, model_.config().vocab_size}),
-          .lse_S = step_lse_.tensor(context_.statistics_dtype(), {count}),
           .chosen_S = step_chosen_.tensor(DType::kI32, {count})};
 }
 
@@ -281,11 +381,6 @@ void TileDecoder::run_step(const Context& context, const ParameterStore& paramet
   const Tensor logits_SN = step_logits_.tensor(context.activation_dtype, {S, N});
   model_.step(pass, step_ids_.tensor(DType::kI32, {S}), logits_SN,
               step_chosen_.tensor(DType::kI32, {S}));
-  ops::cross_entropy(context, {.logits_RN = logits_SN,
-                               .labels_R = labels_.tensor(DType::kI32, {S}),
-                               .loss_R = loss_.tensor(context.statistics_dtype(), {S}),
-                               .lse_R = step_lse_.tensor(context.statistics_dtype(), {S}),
-                               .gradient = ops::CrossEntropy::Gradient::kNone});
 }
 
 void TileDecoder::keep_rows(std::span<const int32_t> rows, int64_t to) {

@@ -16,9 +16,11 @@
 #include <utility>
 #include <vector>
 
+#include "decode/sampler.h"
 #include "decode/state.h"
 #include "layers/parameters.h"
 #include "model/model.h"
+#include "ops/token_choices.h"
 #include "ops/token_scores.h"
 
 namespace deltatrain::decode {
@@ -56,38 +58,46 @@ class TileDecoder {
   void feed(int64_t first_slot, std::span<const std::span<const int32_t>> pieces,
             Tile tile = Tile::kWhole);
   // Keeps `count` normed hidden states of the last feed from row `row` on as rows `to`, ... of the
-  // next logits().
+  // next choices() or scores().
   void keep_rows(int64_t row, int64_t count, int64_t to);
   // The same for rows in any order: rows[i] as row to + i.
   void keep_rows(std::span<const int32_t> rows, int64_t to);
   // One such row of the last feed, [D] in the activation dtype, in device memory until the next feed;
-  // and one that was copied away, as row `to` of the next logits().
+  // and one that was copied away, as row `to` of the next choices().
   Tensor hidden_row(int64_t row) const;
   void keep_row(const Tensor& hidden_D, int64_t to);
 
-  // Logits of all kept rows, [logit_rows, N] in the activation dtype, and log sum exp of each, f32
-  // or f64 [logit_rows]. Rows not kept since are of earlier ones. In device memory, until the next
-  // call.
-  struct Logits {
-    Tensor logits_RN;
-    Tensor lse_R;
+  // What is asked of a row of logits: a token that is told of, or one that is drawn.
+  struct Wish {
+    int32_t given = -1;
+    Sampling sampling;
+    double uniform = 0;   // decides the draw: uniform_of(sampling, position)
+    int64_t num_top = 0;  // of the most likely tokens, at most kMaxTop
   };
-  Logits logits();
+  struct Choice {
+    int32_t id = -1;  // -1: a logit is NaN or the largest infinite
+    double logit = 0, lse = 0;
+    std::vector<std::pair<int32_t, double>> top;  // ids and logits, most likely first
+  };
+  static constexpr int64_t kMaxTop = 20;
+  // Of the first kept rows, as ops::token_choices says: what comes back from the device is this, not logits.
+  std::vector<Choice> choices(std::span<const Wish> wishes);
 
   // num_step_slots sequences or a few more, which belong to step() alone.
   State& step_state() { return *step_state_; }
   // Sequences that one step takes at most.
   int64_t step_rows() const { return step_rows_; }
-  // Logits after a step, [S, N] and [S], and the most likely token of each row, i32 [S]: -1 where a
-  // logit is NaN or the largest infinite. In device memory, until the next step.
+  // Logits after a step, [S, N], and the most likely token of each row, i32 [S]: -1 where a logit is
+  // NaN or the largest infinite. In device memory, until the next step.
   struct StepLogits {
     Tensor logits_SN;
-    Tensor lse_S;
     Tensor chosen_S;
   };
   // Feeds ids[i] to step sequence first_slot + i, where first_slot is a multiple of step_rows().
   // Sequences from first_slot + ids.size() up to the next multiple may be overwritten.
   StepLogits step(int64_t first_slot, std::span<const int32_t> ids);
+  // Of the first rows of the last step.
+  std::vector<Choice> step_choices(std::span<const Wish> wishes);
 
   // Of the token ids[i] after kept row rows[i]: its log-probability, and whether it is the most
   // likely one there, as ops::token_scores says.
@@ -111,6 +121,8 @@ class TileDecoder {
   int64_t padded_step(int64_t num_rows) const;
   void run_step(const Context& context, const layers::ParameterStore& parameters,
                 const State& state, int64_t first_slot, int64_t num_rows);
+  void run_choices(const Context& context, const Tensor& logits_RN);
+  std::vector<Choice> choices_of(const Tensor& logits_RN, std::span<const Wish> wishes);
   void run_scores(const Context& context, const layers::ParameterStore& parameters, int64_t count,
                   ops::TokenScores::Rounding rounding);
 
@@ -120,9 +132,10 @@ class TileDecoder {
   Model model_;
   std::unique_ptr<layers::ParameterStore> parameters_;
   std::unique_ptr<State> state_, step_state_;
-  Buffer ids_, offsets_, hidden_, kept_, logits_, labels_, loss_, lse_;
+  Buffer ids_, offsets_, hidden_, kept_, logits_;
   int64_t step_rows_ = 0;
-  Buffer step_ids_, step_offsets_, step_logits_, step_lse_, step_chosen_;
+  Buffer step_ids_, step_offsets_, step_logits_, step_chosen_;
+  Buffer wishes_, choices_;  // arguments and results of token_choices, end to end
   std::map<std::pair<int64_t, int64_t>, Step> steps_;  // by first slot and number of rows
   Buffer moves_, targets_, scores_, greedy_;  // keep_rows and scores: rows and ids; results
 };

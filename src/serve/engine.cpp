@@ -5,7 +5,6 @@
 
 #include "base/check.h"
 #include "base/error.h"
-#include "model/training_step.h"  // to_host
 
 namespace deltatrain::serve {
 
@@ -27,15 +26,24 @@ int64_t state_bytes(const Context& context, const ModelConfig& config, int64_t m
   return bytes;
 }
 
-// Row `row` of logits as floats; where they lie in host memory as such, without a copy.
-std::span<const float> row_of(const Context& context, const Tensor& logits_RN, int64_t row,
-                              std::vector<float>& copy) {
-  const Tensor part = logits_RN.rows(row, row + 1);
-  const auto N = static_cast<size_t>(part.num_elements());
-  if (context.device->kind() == DeviceKind::kCpu) return {part.data<float>(), N};
-  const std::vector<double> wide = to_host(context, part);
-  copy.assign(wide.begin(), wide.end());
-  return copy;
+using Wish = decode::TileDecoder::Wish;
+using Choice = decode::TileDecoder::Choice;
+
+// For token `position` of a sample.
+Wish wish_of(const Request& request, int64_t sample, int64_t position) {
+  decode::Sampling sampling = request.sampling;
+  sampling.seed += static_cast<uint64_t>(sample);
+  return {.sampling = sampling,
+          .uniform = decode::uniform_of(sampling, position),
+          .num_top = std::max<int64_t>(0, request.num_top)};
+}
+
+GeneratedToken token_of(const Request& request, const Choice& choice) {
+  if (choice.id < 0)
+    throw NumericError(error_text("model", "logits", "finite numbers", "NaN or infinity"));
+  return {.id = choice.id,
+          .is_stop = std::ranges::find(request.stop_ids, choice.id) != request.stop_ids.end(),
+          .logprobs = request.num_top < 0 ? TokenLogprobs{} : token_logprobs(choice)};
 }
 
 }  // namespace
@@ -47,9 +55,8 @@ struct Engine::Job {
   std::vector<uint64_t> digests;  // of the prompt up to each piece's end
   size_t next_piece = 0;
   std::vector<TokenLogprobs> prompt_logprobs;  // of tokens 1, ...; filled with scores_prompt
-  // The first token of each sample, chosen from one row of logits.
-  std::vector<int32_t> first_ids;
-  std::vector<TokenLogprobs> first_logprobs;
+  std::vector<GeneratedToken> first_tokens;    // of each sample, from rows of the same hidden state
+  std::vector<char> is_stopped;                // by sample: the listener was told of its end
   int64_t num_reserved = 0;
   std::string error;
   bool is_over = false;  // failed or dropped: its streams go without a word
@@ -75,9 +82,18 @@ struct Engine::Sample {
   bool is_finished = false;
 };
 
+// A token that the listener has not heard of.
+struct Engine::Undelivered {
+  std::shared_ptr<Job> job;  // shared by the samples of a request
+  int64_t sample;
+  GeneratedToken token;
+  bool is_last;
+};
+
 struct Engine::WantedRow {
   Job* job;
-  int64_t position;  // the row's token; it tells of the next
+  int64_t position;    // the row's token; it tells of the next
+  int64_t sample = 0;  // where it is the prompt's last: whose first token it gives
 };
 
 std::vector<int64_t> Engine::piece_ends(int64_t num_tokens, const EngineOptions& options) {
@@ -133,6 +149,9 @@ void Engine::check(const Request& request) const {
            length + request.max_new_tokens);
   if (request.num_samples < 1 || request.num_samples > options_.num_streams)
     refuse("n", "a number from 1 to " + std::to_string(options_.num_streams), request.num_samples);
+  if (request.num_top > decode::TileDecoder::kMaxTop)
+    refuse("logprobs", "a number up to " + std::to_string(decode::TileDecoder::kMaxTop),
+           request.num_top);
   for (const int32_t id : request.prompt) {
     if (id < 0 || id >= N) refuse("prompt", "token ids from 0 to " + std::to_string(N - 1), id);
   }
@@ -152,6 +171,7 @@ bool Engine::submit(std::vector<Submission> submissions) {
     job->request = std::move(submission.request);
     job->listener = std::move(submission.listener);
     job->piece_ends = piece_ends(job->length(), options_);
+    job->is_stopped.resize(static_cast<size_t>(job->request.num_samples));
     for (const int64_t end : job->piece_ends)
       job->digests.push_back(prefix_digest(job->prefix(end)));
     jobs.push_back(std::move(job));
@@ -179,7 +199,8 @@ bool Engine::step() {
   admit();
   if (!prompts_.empty()) prefill();
   if (!streams_.empty()) decode();
-  count();
+  count();  // before clients hear of the last tokens, who may ask for the counts
+  if (streams_.empty()) deliver_all();
   return !waiting_.empty() || !prompts_.empty() || !streams_.empty();
 }
 
@@ -197,6 +218,7 @@ void Engine::take_submitted() {
 }
 
 void Engine::fail_all(const std::string& message) {
+  deliver_all();
   take_submitted();
   for (const auto& job : waiting_) job->listener->on_error(message);
   for (const auto& job : prompts_) job->listener->on_error(message);
@@ -379,49 +401,55 @@ void Engine::keep_rows(Job& job, int64_t first_row, int64_t first_position, int6
   if (!request.scores_prompt) begin = std::max(begin, last);
   if (request.max_new_tokens == 0) end = std::min(end, last);
   while (begin < end) {
-    if (static_cast<int64_t>(wanted_.size()) == kLogitRows) read_kept_rows();
-    const auto to = static_cast<int64_t>(wanted_.size());
-    const int64_t now = std::min(end - begin, kLogitRows - to);
+    const bool is_last = begin == last;
+    const auto to = place_for_row();
+    const int64_t now = std::min(is_last ? 1 : std::min(end, last) - begin, kLogitRows - to);
     decoder_->keep_rows(first_row + begin - first_position, now, to);
     for (int64_t i = 0; i < now; ++i) wanted_.push_back({&job, begin + i});
+    for (int64_t sample = 1; is_last && sample < request.num_samples; ++sample) {
+      decoder_->keep_rows(first_row + begin - first_position, 1, place_for_row());
+      wanted_.push_back({&job, begin, sample});
+    }
     begin += now;
   }
 }
 
 void Engine::keep_row(Job& job, int64_t position, const Tensor& hidden_D) {
+  const Request& request = job.request;
   const bool is_last = position == job.length() - 1;
-  if (is_last ? job.request.max_new_tokens == 0 : !job.request.scores_prompt) return;
+  if (is_last ? request.max_new_tokens == 0 : !request.scores_prompt) return;
+  for (int64_t sample = 0; sample < (is_last ? request.num_samples : 1); ++sample) {
+    decoder_->keep_row(hidden_D, place_for_row());
+    wanted_.push_back({&job, position, sample});
+  }
+}
+
+// Of the next wanted row.
+int64_t Engine::place_for_row() {
   if (static_cast<int64_t>(wanted_.size()) == kLogitRows) read_kept_rows();
-  decoder_->keep_row(hidden_D, static_cast<int64_t>(wanted_.size()));
-  wanted_.push_back({&job, position});
+  return static_cast<int64_t>(wanted_.size());
 }
 
 void Engine::read_kept_rows() {
   if (wanted_.empty()) return;
-  const auto logits = decoder_->logits();
-  const std::vector<double> lse = to_host(context(), logits.lse_R);
-  std::vector<float> copy;
+  std::vector<Wish> wishes;
+  for (const WantedRow& row : wanted_) {
+    const Request& request = row.job->request;
+    const int64_t next = row.position + 1;
+    Wish wish = wish_of(request, row.sample, 0);
+    if (next < row.job->length()) wish.given = request.prompt[static_cast<size_t>(next)];
+    wishes.push_back(wish);
+  }
+  const std::vector<Choice> choices = decoder_->choices(wishes);
   for (size_t row = 0; row < wanted_.size(); ++row) {
     Job& job = *wanted_[row].job;
-    const Request& request = job.request;
     if (job.is_over) continue;
-    const std::span<const float> values =
-        row_of(context(), logits.logits_RN, static_cast<int64_t>(row), copy);
     try {
-      const int64_t next = wanted_[row].position + 1;
-      if (next < job.length()) {
-        job.prompt_logprobs.push_back(token_logprobs(
-            values, lse[row], request.prompt[static_cast<size_t>(next)], request.num_top));
-        continue;
-      }
-      for (int64_t i = 0; i < request.num_samples; ++i) {
-        decode::Sampling sampling = request.sampling;
-        sampling.seed += static_cast<uint64_t>(i);
-        const int32_t id = decode::sample(values, sampling, 0);
-        job.first_ids.push_back(id);
-        job.first_logprobs.push_back(request.num_top < 0
-                                         ? TokenLogprobs{}
-                                         : token_logprobs(values, lse[row], id, request.num_top));
+      GeneratedToken token = token_of(job.request, choices[row]);
+      if (wanted_[row].position + 1 < job.length()) {
+        job.prompt_logprobs.push_back(std::move(token.logprobs));
+      } else {
+        job.first_tokens.push_back(std::move(token));
       }
     } catch (const NumericError& error) {
       job.fail(error.what());
@@ -442,8 +470,10 @@ void Engine::finish_prompt(size_t slot) {
         job->listener->on_finish(i, FinishReason::kLength);
         continue;
       }
-      const auto at = static_cast<size_t>(i);
-      if (!give(sample, job->first_ids[at], std::move(job->first_logprobs[at]))) continue;
+      const GeneratedToken& first = job->first_tokens[static_cast<size_t>(i)];
+      sample.last_id = first.id;
+      sample.num_tokens = 1;
+      if (!deliver(*job, i, first, request.max_new_tokens == 1)) continue;
       decoder_->step_state().copy_sequence(context(), decoder_->state(), static_cast<int64_t>(slot),
                                            static_cast<int64_t>(streams_.size()));
       streams_.push_back(std::move(sample));
@@ -469,62 +499,65 @@ void Engine::remove_prompt(size_t slot) {
   prompts_.pop_back();
 }
 
-// Hands out a token. False: it was the last.
-bool Engine::give(Sample& sample, int32_t id, TokenLogprobs logprobs) {
-  Job& job = *sample.job;
-  const Request& request = job.request;
+// Tells the listener of a token. False: it was the sample's last.
+bool Engine::deliver(Job& job, int64_t sample, const GeneratedToken& token, bool is_last) {
   ++stats_.generated_tokens;
-  ++sample.num_tokens;
-  sample.last_id = id;
-  const bool is_stop = std::ranges::find(request.stop_ids, id) != request.stop_ids.end();
-  const bool goes_on =
-      job.listener->on_token(sample.index, {id, is_stop, std::move(logprobs)}) && !is_stop;
-  if (goes_on && sample.num_tokens < request.max_new_tokens) return true;
-  sample.is_finished = true;
-  job.listener->on_finish(sample.index, goes_on ? FinishReason::kLength : FinishReason::kStop);
+  const bool goes_on = job.listener->on_token(sample, token) && !token.is_stop;
+  if (goes_on && !is_last) return true;
+  job.is_stopped[static_cast<size_t>(sample)] = 1;
+  job.listener->on_finish(sample, goes_on ? FinishReason::kLength : FinishReason::kStop);
   return false;
+}
+
+void Engine::deliver_all() {
+  for (const Undelivered& token : undelivered_) {
+    Job& job = *token.job;
+    if (job.is_over || job.is_stopped[static_cast<size_t>(token.sample)] != 0) continue;
+    deliver(job, token.sample, token.token, token.is_last);
+  }
+  undelivered_.clear();
 }
 
 // One token for every stream.
 void Engine::decode() {
-  std::vector<float> copy;
   const auto rows = static_cast<size_t>(decoder_->step_rows());
   for (size_t first = 0; first < streams_.size(); first += rows) {
     const size_t count = std::min(rows, streams_.size() - first);
     std::vector<int32_t> ids;
-    bool needs_logits = false, needs_lse = false;
+    std::vector<Wish> wishes;
+    bool is_greedy = true;  // and nothing else is asked for
     for (size_t i = 0; i < count; ++i) {
-      const Request& request = streams_[first + i].job->request;
-      ids.push_back(streams_[first + i].last_id);
-      needs_lse = needs_lse || request.num_top >= 0;
-      needs_logits = needs_logits || request.num_top >= 0 || request.sampling.temperature > 0;
+      const Sample& sample = streams_[first + i];
+      const Request& request = sample.job->request;
+      ids.push_back(sample.last_id);
+      wishes.push_back(wish_of(request, sample.index, sample.num_tokens));
+      is_greedy = is_greedy && request.num_top < 0 && request.sampling.temperature <= 0;
     }
     const auto result = decoder_->step(static_cast<int64_t>(first), ids);
     ++stats_.steps;
-    std::vector<int32_t> chosen(count);
-    context().device->copy_to_host(chosen.data(), result.chosen_S.raw(), count * sizeof(int32_t));
-    std::vector<double> lse;
-    if (needs_lse) lse = to_host(context(), result.lse_S);
+    deliver_all();  // of the step before: a GPU is at work meanwhile
+    std::vector<Choice> choices(count);
+    if (is_greedy) {
+      context().device->copy_to_host(ids.data(), result.chosen_S.raw(), count * sizeof(int32_t));
+      for (size_t i = 0; i < count; ++i) choices[i].id = ids[i];
+    } else {
+      choices = decoder_->step_choices(wishes);
+    }
     for (size_t i = 0; i < count; ++i) {
       Sample& sample = streams_[first + i];
-      const Request& request = sample.job->request;
-      if (sample.job->is_over) continue;
+      Job& job = *sample.job;
+      if (job.is_over) continue;
+      // The listener had enough of it while this token was made.
+      sample.is_finished = job.is_stopped[static_cast<size_t>(sample.index)] != 0;
+      if (sample.is_finished) continue;
       try {
-        if (chosen[i] < 0)
-          throw NumericError(error_text("model", "logits", "finite numbers", "NaN or infinity"));
-        int32_t id = chosen[i];
-        TokenLogprobs logprobs;
-        if (needs_logits && (request.num_top >= 0 || request.sampling.temperature > 0)) {
-          const std::span<const float> values =
-              row_of(context(), result.logits_SN, static_cast<int64_t>(i), copy);
-          decode::Sampling sampling = request.sampling;
-          sampling.seed += static_cast<uint64_t>(sample.index);
-          id = decode::sample(values, sampling, sample.num_tokens);
-          if (request.num_top >= 0) logprobs = token_logprobs(values, lse[i], id, request.num_top);
-        }
-        give(sample, id, std::move(logprobs));
+        GeneratedToken token = token_of(job.request, choices[i]);
+        sample.last_id = token.id;
+        ++sample.num_tokens;
+        sample.is_finished = token.is_stop || sample.num_tokens == job.request.max_new_tokens;
+        undelivered_.push_back({sample.job, sample.index, std::move(token), sample.is_finished});
       } catch (const NumericError& error) {
-        sample.job->fail(error.what());
+        job.fail(error.what());
       }
     }
   }

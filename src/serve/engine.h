@@ -35,8 +35,9 @@ struct Request {
   int64_t num_samples = 1;
   decode::Sampling sampling;      // sample i draws with seed + i
   std::vector<int32_t> stop_ids;  // end a sample, as its last token
-  int64_t num_top = -1;           // log-probabilities of tokens with so many alternatives; -1: none
-  bool scores_prompt = false;     // also those of the prompt's tokens
+  int64_t num_top =
+      -1;  // log-probabilities of tokens with so many alternatives, up to 20; -1: none
+  bool scores_prompt = false;  // also those of the prompt's tokens
 };
 
 struct GeneratedToken {
@@ -47,8 +48,8 @@ struct GeneratedToken {
 
 enum class FinishReason : uint8_t { kStop, kLength };
 
-// Hears what becomes of a request, on the thread that calls Engine::step(). Nothing is called after
-// on_error, nor after the last sample's on_finish.
+// Hears what becomes of a request, on the thread that calls Engine::step(), of a token during the next
+// step at the latest. Nothing is called after on_error, nor after the last sample's on_finish.
 class Listener {
  public:
   virtual ~Listener() = default;
@@ -130,6 +131,7 @@ class Engine {
  private:
   struct Job;
   struct Sample;
+  struct Undelivered;
   struct WantedRow;
 
   void take_submitted();
@@ -139,11 +141,13 @@ class Engine {
   void prefill();
   void keep_row(Job& job, int64_t position, const Tensor& hidden_D);
   void keep_rows(Job& job, int64_t first_row, int64_t first_position, int64_t count);
+  int64_t place_for_row();
   void read_kept_rows();
   void finish_prompt(size_t slot);
   void remove_prompt(size_t slot);
   void decode();
-  bool give(Sample& sample, int32_t id, TokenLogprobs logprobs);
+  bool deliver(Job& job, int64_t sample, const GeneratedToken& token, bool is_last);
+  void deliver_all();
   void remove_streams();
   void count();
   // A pass of few rows is faster on a processor; on a GPU it takes as long as one of many.
@@ -167,6 +171,7 @@ class Engine {
   int64_t num_reserved_streams_ = 0;                        // of prompts under way
   size_t next_prompt_ = 0;                                  // where the next pass begins
   std::vector<WantedRow> wanted_;                           // of the kept rows
+  std::vector<Undelivered> undelivered_;                    // of the last step
   std::unordered_map<uint64_t, int64_t> pieces_under_way_;  // digest of a prefix -> its num_top
 };
 

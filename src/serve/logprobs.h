@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
+
+#include "decode/tile_decoder.h"
 
 namespace deltatrain::serve {
 
@@ -17,10 +18,8 @@ struct TokenLogprobs {
   std::vector<TopToken> top;  // most likely first, the lower id first among equals
 };
 
-// log p = logit - lse, rounded once to f32, so that equal logits give equal numbers. `token` is
-// below logits.size(); `num_top` is cut to the vocabulary. NumericError where lse or the token's
-// value is not finite.
-TokenLogprobs token_logprobs(std::span<const float> logits, double lse, int32_t token,
-                             int64_t num_top);
+// log p = logit - lse, rounded once to f32, so that equal logits give equal numbers. NumericError where the token's value is
+// not finite.
+TokenLogprobs token_logprobs(const decode::TileDecoder::Choice& choice);
 
 }  // namespace deltatrain::serve

@@ -12,48 +12,13 @@
 #include "decode/decoder.h"
 #include "decode/sampler.h"
 #include "model/initialization.h"
+#include "support/small_models.h"
 #include "verify/tolerance.h"
 
 namespace deltatrain::decode {
 namespace {
 
-ModelConfig tiny(ModelFamily family, bool hybrid) {
-  ModelConfig config;
-  config.family = family;
-  config.vocab_size = 97;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.num_hidden_layers = 3;
-  config.num_heads = 2;
-  config.num_v_heads = 4;
-  config.head_dim = 16;
-  config.expand_v = family == ModelFamily::kKda ? 2 : 1;
-  if (hybrid) {
-    config.attn = MlaConfig{.layers = {1},
-                            .num_heads = 2,
-                            .q_lora_rank = 24,
-                            .kv_lora_rank = 16,
-                            .qk_nope_head_dim = 8,
-                            .qk_rope_head_dim = 8,
-                            .v_head_dim = 16};
-  }
-  return config;
-}
-
-struct Backends {
-  explicit Backends(DeviceKind kind = DeviceKind::kCpu, DType dtype = DType::kF32)
-      : tested(backend::make_backend(kind)),
-        plan([kind] {
-          backend::BackendOptions options;
-          options.planned = kind;
-          return backend::make_backend(DeviceKind::kPlan, options);
-        }()),
-        context{&tested->device(), &tested->table(), nullptr, dtype},
-        planning{&plan->device(), &plan->table(), nullptr, dtype} {}
-
-  std::unique_ptr<backend::Backend> tested, plan;
-  Context context, planning;
-};
+using test::Backends;
 
 std::vector<int32_t> prompt(int64_t length) {
   std::vector<int32_t> ids;
@@ -77,7 +42,7 @@ class DecoderTest : public testing::TestWithParam<std::tuple<ModelFamily, bool>>
 TEST_P(DecoderTest, AnySplitOfAPromptGivesTheSameLogits) {
   const auto& [family, hybrid] = GetParam();
   Backends backends;
-  const ModelConfig config = tiny(family, hybrid);
+  const ModelConfig config = test::small_model(family, hybrid, 97);
   Decoder decoder(backends.context, backends.planning, config, 1, 600, 513);
   // Larger weights than at the start of training, so that every layer matters.
   initialize(decoder.context(), decoder.parameters(), 0.1, 5);
@@ -104,7 +69,7 @@ TEST_P(DecoderTest, AnySplitOfAPromptGivesTheSameLogits) {
 TEST_P(DecoderTest, SlotsAreIndependent) {
   const auto& [family, hybrid] = GetParam();
   Backends backends;
-  const ModelConfig config = tiny(family, hybrid);
+  const ModelConfig config = test::small_model(family, hybrid, 97);
   Decoder one(backends.context, backends.planning, config, 1, 64, 64);
   Decoder three(backends.context, backends.planning, config, 3, 64, 64);
   initialize(one.context(), one.parameters(), 0.1, 5);
@@ -137,7 +102,8 @@ class DecoderStepTest
     backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
   }
   std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows) const {
-    const ModelConfig config = tiny(std::get<0>(GetParam()), std::get<1>(GetParam()));
+    const ModelConfig config =
+        test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), 97);
     auto made = std::make_unique<Decoder>(backends_->context, backends_->planning, config,
                                           num_sequences, 64, max_rows);
     initialize(made->context(), made->parameters(), 0.1, 5);
@@ -241,18 +207,18 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(DecoderStateTest, SizeOfDeltaRuleStatesDoesNotDependOnLength) {
   Backends backends;
-  const Decoder short_one(backends.context, backends.planning, tiny(ModelFamily::kKda, false), 1,
-                          16, 8);
-  const Decoder long_one(backends.context, backends.planning, tiny(ModelFamily::kKda, false), 1,
-                         1 << 20, 8);
+  const Decoder short_one(backends.context, backends.planning,
+                          test::small_model(ModelFamily::kKda, false, 97), 1, 16, 8);
+  const Decoder long_one(backends.context, backends.planning,
+                         test::small_model(ModelFamily::kKda, false, 97), 1, 1 << 20, 8);
   EXPECT_EQ(const_cast<Decoder&>(short_one).state().num_bytes(),
             const_cast<Decoder&>(long_one).state().num_bytes());
 }
 
 TEST(DecoderStateTest, RefusesToOutgrowAnAttentionCache) {
   Backends backends;
-  Decoder decoder(backends.context, backends.planning, tiny(ModelFamily::kGatedDeltaNet, true), 1,
-                  8, 8);
+  Decoder decoder(backends.context, backends.planning,
+                  test::small_model(ModelFamily::kGatedDeltaNet, true, 97), 1, 8, 8);
   decoder.feed(std::vector<std::vector<int32_t>>{prompt(8)});
   EXPECT_THROW(decoder.feed(std::vector<std::vector<int32_t>>{{1}}), ConfigError);
 }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -14,50 +15,16 @@
 #include "decode/decoder.h"
 #include "model/initialization.h"
 #include "model/training_step.h"  // to_host
+#include "ops/reference/token_choices.h"
+#include "support/small_models.h"
 #include "verify/tolerance.h"
 
 namespace deltatrain::decode {
 namespace {
 
+using test::Backends;
+
 constexpr int64_t kVocabulary = 97;
-
-ModelConfig tiny(ModelFamily family, bool hybrid) {
-  ModelConfig config;
-  config.family = family;
-  config.vocab_size = kVocabulary;
-  config.hidden_size = 64;
-  config.intermediate_size = 128;
-  config.num_hidden_layers = 3;
-  config.num_heads = 2;
-  config.num_v_heads = 4;
-  config.head_dim = 16;
-  config.expand_v = family == ModelFamily::kKda ? 2 : 1;
-  if (hybrid) {
-    config.attn = MlaConfig{.layers = {1},
-                            .num_heads = 2,
-                            .q_lora_rank = 24,
-                            .kv_lora_rank = 16,
-                            .qk_nope_head_dim = 8,
-                            .qk_rope_head_dim = 8,
-                            .v_head_dim = 16};
-  }
-  return config;
-}
-
-struct Backends {
-  Backends(DeviceKind kind, DType dtype)
-      : tested(backend::make_backend(kind)),
-        plan([kind] {
-          backend::BackendOptions options;
-          options.planned = kind;
-          return backend::make_backend(DeviceKind::kPlan, options);
-        }()),
-        context{&tested->device(), &tested->table(), nullptr, dtype},
-        planning{&plan->device(), &plan->table(), nullptr, dtype} {}
-
-  std::unique_ptr<backend::Backend> tested, plan;
-  Context context, planning;
-};
 
 std::vector<int32_t> ids_of(int64_t sequence, int64_t length) {
   std::vector<int32_t> ids;
@@ -75,7 +42,9 @@ class TileDecoderStepTest
       GTEST_SKIP() << "no such device";
     backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
   }
-  ModelConfig config() const { return tiny(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+  ModelConfig config() const {
+    return test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), kVocabulary);
+  }
   std::unique_ptr<TileDecoder> decoder(int64_t num_step_slots) const {
     auto made = std::make_unique<TileDecoder>(backends_->context, backends_->planning, config(),
                                               TileDecoder::Sizes{.num_slots = 2,
@@ -97,7 +66,6 @@ class TileDecoderStepTest
   }
   struct Row {
     std::vector<double> logits;
-    double lse = 0;
     int32_t chosen = 0;
     friend bool operator==(const Row&, const Row&) = default;
   };
@@ -105,14 +73,12 @@ class TileDecoderStepTest
                                   const TileDecoder::StepLogits& result) {
     const int64_t S = result.logits_SN.size(0);
     const std::vector<double> logits = to_host(decoder.context(), result.logits_SN);
-    const std::vector<double> lse = to_host(decoder.context(), result.lse_S);
     std::vector<int32_t> chosen(static_cast<size_t>(S));
     decoder.context().device->copy_to_host(chosen.data(), result.chosen_S.raw(),
                                            chosen.size() * sizeof(int32_t));
     std::vector<Row> rows;
     for (int64_t s = 0; s < S; ++s) {
       rows.push_back({{logits.begin() + s * kVocabulary, logits.begin() + (s + 1) * kVocabulary},
-                      lse[static_cast<size_t>(s)],
                       chosen[static_cast<size_t>(s)]});
     }
     return rows;
@@ -128,9 +94,14 @@ TEST_P(TileDecoderStepTest, NeighboursAndSlotsDoNotChangeBits) {
   for (const int32_t id : ids_of(3, 6))
     want.push_back(rows_of(*alone, alone->step(0, {&id, 1}))[0]);
 
-  const auto many = decoder(2 * alone->step_rows());
+  // As many as one step takes, or more.
+  const auto many = decoder(2 * (std::get<2>(GetParam()) == DeviceKind::kCuda ? 256 : 4));
   const int64_t rows = many->step_rows();
-  for (const int64_t count : {int64_t{2}, rows - 1, rows}) {
+  std::vector<int64_t> counts = {2, rows - 1, rows};
+  for (const int64_t count : {9, 17, 40, 65, 150}) {  // whose products a GPU divides differently
+    if (count < rows) counts.push_back(count);
+  }
+  for (const int64_t count : counts) {
     const int64_t first = count == 2 ? 0 : rows;
     const int64_t slot = count - 1;
     for (int64_t i = 0; i < count; ++i) start(*many, i == slot ? 3 : i + 40, first + i);
@@ -158,16 +129,57 @@ TEST_P(TileDecoderStepTest, StepsContinueTheirPrompt) {
   for (const int32_t id : ids_of(12, 5)) {
     const std::vector<float> want = plain.feed(std::vector<std::vector<int32_t>>{{id}});
     const Row got = rows_of(*tiles, tiles->step(0, {&id, 1}))[0];
-    double difference = 0, norm = 0, sum = 0;
+    double difference = 0, norm = 0;
     for (size_t i = 0; i < want.size(); ++i) {
       difference += std::pow(got.logits[i] - want[i], 2);
       norm += std::pow(want[i], 2);
-      sum += std::exp(want[i]);
     }
     EXPECT_LE(std::sqrt(difference / norm), verify::kPiecesF32);
-    EXPECT_NEAR(got.lse, std::log(sum), 1e-5 * std::fabs(std::log(sum)));
     EXPECT_EQ(got.chosen, std::max_element(want.begin(), want.end()) - want.begin());
   }
+}
+
+// Of rows of a step and of kept rows: what the host makes of the same logits, for rows that ask for different things.
+TEST_P(TileDecoderStepTest, ChoicesAreThoseOfTheLogits) {
+  const int64_t count = 3;
+  const auto tiles = decoder(count);
+  for (int64_t s = 0; s < count; ++s) start(*tiles, s + 5, s);
+  const std::vector<int32_t> ids = {4, 5, 6};
+  const std::vector<Row> rows = rows_of(*tiles, tiles->step(0, ids));
+  using Wish = TileDecoder::Wish;
+  const std::vector<Wish> wishes = {
+      {.sampling = {.temperature = 0}, .num_top = 2},
+      {.sampling = {.temperature = 0.8, .top_k = 30, .top_p = 0.9, .seed = 3}, .uniform = 0.77},
+      {.given = 11, .num_top = TileDecoder::kMaxTop}};
+  const auto choices = tiles->step_choices(wishes);
+  ASSERT_EQ(choices.size(), 3U);
+  for (size_t s = 0; s < 3; ++s) {
+    const std::vector<double>& logits = rows[s].logits;
+    double sum = 0;
+    for (const double x : logits) sum += std::exp(x);
+    EXPECT_NEAR(choices[s].lse, std::log(sum), 1e-5 * std::fabs(std::log(sum)));
+    EXPECT_EQ(choices[s].logit, logits[static_cast<size_t>(choices[s].id)]);
+    ASSERT_EQ(choices[s].top.size(), static_cast<size_t>(wishes[s].num_top));
+    std::vector<double> sorted = logits;
+    std::sort(sorted.begin(), sorted.end(), std::greater<>());
+    for (size_t i = 0; i < choices[s].top.size(); ++i) {
+      EXPECT_EQ(choices[s].top[i].second, sorted[i]);
+      EXPECT_EQ(logits[static_cast<size_t>(choices[s].top[i].first)], sorted[i]);
+    }
+  }
+  EXPECT_EQ(choices[0].id, rows[0].chosen);
+  EXPECT_EQ(choices[2].id, 11);
+  EXPECT_EQ(choices[1].id,
+            ops::reference::draw(rows[1].logits.data(), kVocabulary, 0.8, 30, 0.9, 0.77));
+
+  // Three wishes of one kept row.
+  tiles->keep_rows(2, 1, 0);
+  tiles->keep_rows(2, 1, 1);
+  tiles->keep_rows(2, 1, 2);
+  const auto kept = tiles->choices(wishes);
+  EXPECT_EQ(kept[0].id, kept[2].top[0].first);
+  EXPECT_EQ(kept[0].lse, kept[2].lse);
+  EXPECT_EQ(kept[0].top[1], kept[2].top[1]);
 }
 
 INSTANTIATE_TEST_SUITE_P(

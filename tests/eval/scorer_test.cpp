@@ -16,57 +16,14 @@
 #include "base/error.h"
 #include "decode/decoder.h"
 #include "model/initialization.h"
+#include "support/small_models.h"
 
 namespace deltatrain::eval {
 namespace {
 
+using test::Backends;
+
 constexpr int32_t kVocabulary = 211;
-
-ModelConfig tiny(ModelFamily family, bool hybrid) {
-  ModelConfig config;
-  config.family = family;
-  config.vocab_size = kVocabulary;
-  config.hidden_size = 64;
-  config.intermediate_size = 96;
-  config.num_hidden_layers = 3;
-  config.num_heads = 2;
-  config.num_v_heads = 4;
-  config.head_dim = 16;
-  config.expand_v = family == ModelFamily::kKda ? 2 : 1;
-  if (hybrid) {
-    config.attn = MlaConfig{.layers = {1},
-                            .num_heads = 2,
-                            .q_lora_rank = 24,
-                            .kv_lora_rank = 16,
-                            .qk_nope_head_dim = 8,
-                            .qk_rope_head_dim = 8,
-                            .v_head_dim = 16};
-  }
-  return config;
-}
-
-DType usual_dtype(DeviceKind kind) {
-  if (kind == DeviceKind::kCuda) return DType::kBF16;
-  return kind == DeviceKind::kCpu ? DType::kF32 : DType::kF64;
-}
-
-backend::BackendOptions options_of(DeviceKind kind) {
-  backend::BackendOptions options;
-  options.planned = kind;
-  options.gemm_uniform_rows = true;
-  return options;
-}
-
-struct Backends {
-  explicit Backends(DeviceKind kind) : Backends(kind, usual_dtype(kind)) {}
-  Backends(DeviceKind kind, DType dtype)
-      : main(backend::make_backend(kind, options_of(kind))),
-        plan(backend::make_backend(DeviceKind::kPlan, options_of(kind))),
-        context{&main->device(), &main->table(), nullptr, dtype},
-        planning{&plan->device(), &plan->table(), nullptr, context.activation_dtype} {}
-  std::unique_ptr<backend::Backend> main, plan;
-  Context context, planning;
-};
 
 std::vector<int32_t> random_ids(std::mt19937& random, int64_t count) {
   std::vector<int32_t> ids;
@@ -106,7 +63,9 @@ bool same_bits(const Score& a, const Score& b) {
 
 class ScorerTest : public testing::TestWithParam<std::tuple<ModelFamily, bool>> {
  protected:
-  ModelConfig config() const { return tiny(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+  ModelConfig config() const {
+    return test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), kVocabulary);
+  }
 };
 
 void expect_scores_independent(const Backends& backends, const ModelConfig& config) {
@@ -139,7 +98,7 @@ TEST_P(ScorerTest, ScoresDoNotDependOnBatchOrderOrNeighboursOnCuda) {
   if (std::find(kinds.begin(), kinds.end(), DeviceKind::kCuda) == kinds.end())
     GTEST_SKIP() << "no such device";
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
-    const Backends backends(DeviceKind::kCuda, dtype);
+    const Backends backends(DeviceKind::kCuda, dtype, /*gemm_uniform_rows=*/true);
     expect_scores_independent(backends, config());
     // f32 against f32: other orders of sums, and many tokens.
     if (dtype != DType::kF32) continue;
@@ -214,7 +173,8 @@ INSTANTIATE_TEST_SUITE_P(Families, ScorerTest,
 
 TEST(ScorerWorkTest, ASharedContextGoesThroughOnce) {
   const Backends backends(DeviceKind::kCpu);
-  const auto scorer = scorer_of(backends, tiny(ModelFamily::kGatedDeltaNet, false), 4);
+  const auto scorer =
+      scorer_of(backends, test::small_model(ModelFamily::kGatedDeltaNet, false, kVocabulary), 4);
   std::mt19937 random(3);
   const std::vector<int32_t> context = random_ids(random, 50);
   std::vector<TokenRequest> four;
@@ -230,7 +190,7 @@ TEST(ScorerWorkTest, ASharedContextGoesThroughOnce) {
 
 TEST(ScorerPrecisionTest, Bf16ScoresAreRoundedSumsOfRoundedNumbers) {
   const Backends backends(DeviceKind::kCpu);
-  const ModelConfig config = tiny(ModelFamily::kKda, false);
+  const ModelConfig config = test::small_model(ModelFamily::kKda, false, kVocabulary);
   const std::vector<TokenRequest> all = requests();
   const auto exact = scorer_of(backends, config, 0)->score(all, silent_reporter());
   const auto rounded =
@@ -249,7 +209,8 @@ TEST(ScorerPrecisionTest, Bf16ScoresAreRoundedSumsOfRoundedNumbers) {
 
 TEST(ScorerErrorTest, RefusesIdsThatTheModelHasNot) {
   const Backends backends(DeviceKind::kCpu);
-  const auto scorer = scorer_of(backends, tiny(ModelFamily::kKda, false), 1);
+  const auto scorer =
+      scorer_of(backends, test::small_model(ModelFamily::kKda, false, kVocabulary), 1);
   EXPECT_THROW(scorer->score(std::vector<TokenRequest>{{{1}, {kVocabulary}}}, silent_reporter()),
                FormatError);
 }

@@ -14,53 +14,17 @@
 #include <tuple>
 #include <vector>
 
-#include "backend/registry.h"
 #include "base/error.h"
 #include "decode/decoder.h"
 #include "model/initialization.h"
+#include "support/small_models.h"
 
 namespace deltatrain::serve {
 namespace {
 
+using test::Backends;
+
 constexpr int32_t kVocabulary = 131;
-
-ModelConfig tiny(ModelFamily family, bool hybrid) {
-  ModelConfig config;
-  config.family = family;
-  config.vocab_size = kVocabulary;
-  config.hidden_size = 64;
-  config.intermediate_size = 96;
-  config.num_hidden_layers = 3;
-  config.num_heads = 2;
-  config.num_v_heads = 4;
-  config.head_dim = 16;
-  config.expand_v = family == ModelFamily::kKda ? 2 : 1;
-  if (hybrid) {
-    config.attn = MlaConfig{.layers = {1},
-                            .num_heads = 2,
-                            .q_lora_rank = 24,
-                            .kv_lora_rank = 16,
-                            .qk_nope_head_dim = 8,
-                            .qk_rope_head_dim = 8,
-                            .v_head_dim = 16};
-  }
-  return config;
-}
-
-struct Backends {
-  explicit Backends(DeviceKind kind)
-      : main(backend::make_backend(kind)),
-        plan([kind] {
-          backend::BackendOptions options;
-          options.planned = kind;
-          return backend::make_backend(DeviceKind::kPlan, options);
-        }()),
-        context{&main->device(), &main->table(), nullptr,
-                kind == DeviceKind::kCpu ? DType::kF32 : DType::kF64},
-        planning{&plan->device(), &plan->table(), nullptr, context.activation_dtype} {}
-  std::unique_ptr<backend::Backend> main, plan;
-  Context context, planning;
-};
 
 // What a request was answered.
 struct Answer : Listener {
@@ -187,14 +151,16 @@ void run_all(Engine& engine) {
 
 class EngineTest : public testing::TestWithParam<std::tuple<ModelFamily, bool>> {
  protected:
-  ModelConfig config() const { return tiny(std::get<0>(GetParam()), std::get<1>(GetParam())); }
+  ModelConfig config() const {
+    return test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), kVocabulary);
+  }
   const Backends backends_{DeviceKind::kCpu};
 };
 
-TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAsked) {
+void expect_answers_independent(const Backends& backends, const ModelConfig& config) {
   const std::vector<Request> all = requests();
   std::vector<std::shared_ptr<Answer>> want;
-  const auto one = engine_of(backends_, config(), {.num_streams = 3, .num_prompts = 1});
+  const auto one = engine_of(backends, config, {.num_streams = 3, .num_prompts = 1});
   for (const Request& request : all) {
     want.push_back(std::make_shared<Answer>(request.num_samples));
     ASSERT_TRUE(one->submit(request, want.back()));
@@ -213,7 +179,7 @@ TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAsked) {
       {.num_streams = 5, .num_prompts = 3, .prefix_cache_bytes = kCacheBytes},
       {.num_streams = 16, .num_prompts = 16, .prefix_cache_bytes = kCacheBytes}};
   for (const EngineOptions& options : settings) {
-    const auto engine = engine_of(backends_, config(), options);
+    const auto engine = engine_of(backends, config, options);
     for (int round = 0; round < 2; ++round) {  // the second time much is kept
       std::shuffle(order.begin(), order.end(), random);
       std::vector<std::shared_ptr<Answer>> got(all.size());
@@ -233,6 +199,20 @@ TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAsked) {
     EXPECT_EQ(engine->stats().streams, 0);
     EXPECT_EQ(engine->stats().prompts, 0);
     EXPECT_EQ(engine->stats().waiting, 0);
+  }
+}
+
+TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAsked) {
+  expect_answers_independent(backends_, config());
+}
+
+TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAskedOnAGpu) {
+  const std::vector<DeviceKind> kinds = backend::available_backends();
+  if (std::ranges::find(kinds, DeviceKind::kCuda) == kinds.end()) GTEST_SKIP() << "no such device";
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    SCOPED_TRACE(dtype_name(dtype));
+    expect_answers_independent(Backends(DeviceKind::kCuda, dtype, /*gemm_uniform_rows=*/true),
+                               config());
   }
 }
 
@@ -282,6 +262,41 @@ TEST_P(EngineTest, AnswersAreThoseOfTheReferenceRecurrence) {
   }
 }
 
+// A long prompt read whole, in pieces of several sizes, and what is said after it.
+TEST_P(EngineTest, PiecesOfALongPromptChangeRoundingsOnly) {
+  constexpr int64_t kLength = 4000, kTokens = 100;
+  std::mt19937 random(23);
+  const std::vector<int32_t> prompt = random_ids(random, kLength);
+  decode::Decoder whole(backends_.context, backends_.planning, config(), 1, kLength + kTokens,
+                        kLength);
+  initialize(whole.context(), whole.parameters(), 0.1, 5);
+  const std::vector<float> logits = whole.feed(std::vector<std::vector<int32_t>>{prompt});
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+  const auto best = std::ranges::max_element(logits) - logits.begin();
+  std::vector<int32_t> want = {static_cast<int32_t>(best)};
+  for (const auto& next : whole.go_on_greedily(want, kTokens - 1)) want.push_back(next[0]);
+
+  for (const int64_t piece : {64, 512}) {
+    Engine engine(backends_.context, backends_.planning, config(),
+                  {.num_streams = 1,
+                   .num_prompts = 1,
+                   .max_length = kLength + kTokens,
+                   .piece_tokens = piece});
+    initialize(engine.context(), engine.parameters(), 0.1, 5);
+    const auto answer = std::make_shared<Answer>();
+    engine.submit(
+        {.prompt = prompt, .max_new_tokens = kTokens, .sampling = {.temperature = 0}, .num_top = 0},
+        answer);
+    run_all(engine);
+    ASSERT_EQ(answer->error, "");
+    EXPECT_EQ(answer->ids(), want) << piece;
+    EXPECT_NEAR(answer->samples[0].tokens[0].logprobs.own,
+                static_cast<double>(logits[static_cast<size_t>(best)]) - std::log(sum), 1e-4)
+        << piece;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Families, EngineTest,
                          testing::Values(std::tuple{ModelFamily::kGatedDeltaNet, false},
                                          std::tuple{ModelFamily::kKda, false},
@@ -290,7 +305,8 @@ INSTANTIATE_TEST_SUITE_P(Families, EngineTest,
 class SmallEngineTest : public testing::Test {
  protected:
   std::unique_ptr<Engine> engine(const EngineOptions& options) const {
-    return engine_of(backends_, tiny(ModelFamily::kGatedDeltaNet, false), options);
+    return engine_of(backends_, test::small_model(ModelFamily::kGatedDeltaNet, false, kVocabulary),
+                     options);
   }
   const Backends backends_{DeviceKind::kCpu};
 };
@@ -445,6 +461,8 @@ TEST_F(SmallEngineTest, RefusesWhatCanNeverRun) {
   EXPECT_EQ(refused({.prompt = {1}, .max_new_tokens = 700}),
             "prompt and max_tokens: expected at most 700 tokens together, got 701");
   EXPECT_EQ(refused({.prompt = {1}, .num_samples = 3}), "n: expected a number from 1 to 2, got 3");
+  EXPECT_EQ(refused({.prompt = {1}, .num_top = 21}),
+            "logprobs: expected a number up to 20, got 21");
   const auto answer = std::make_shared<Answer>();
   EXPECT_TRUE(some->submit({.prompt = {1}, .max_new_tokens = 699}, answer));
   EXPECT_TRUE(some->submit({.prompt = {1}}, answer));
@@ -460,20 +478,18 @@ TEST(PieceEndsTest, DependOnTheLengthAlone) {
   EXPECT_EQ(ends(900), (std::vector<int64_t>{64, 128, 256, 512, 768, 900}));
 }
 
-TEST(TokenLogprobsTest, TopAreTheMostLikelyAndTheLowerIdAmongEquals) {
-  const std::vector<float> logits = {1, 3, 3, 2, -std::numeric_limits<float>::infinity()};
-  const double lse = std::log(std::exp(1.0) + 2 * std::exp(3.0) + std::exp(2.0));
-  const TokenLogprobs three = token_logprobs(logits, lse, 0, 3);
-  EXPECT_FLOAT_EQ(three.own, static_cast<float>(1 - lse));
-  ASSERT_EQ(three.top.size(), 3U);
-  EXPECT_EQ(three.top[0].id, 1);
-  EXPECT_EQ(three.top[1].id, 2);
-  EXPECT_EQ(three.top[2].id, 3);
-  EXPECT_EQ(token_logprobs(logits, lse, 2, 1).own, three.top[1].logprob);
-  EXPECT_EQ(token_logprobs(logits, lse, 0, 99).top.size(), 4U)
-      << "what is impossible has no number";
-  EXPECT_THROW(token_logprobs(logits, lse, 4, 0), NumericError);
-  EXPECT_TRUE(token_logprobs(logits, lse, 0, 0).top.empty());
+TEST(TokenLogprobsTest, AreDifferencesFromTheLogSumExpRoundedOnce) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const TokenLogprobs logprobs = token_logprobs(
+      {.id = 7, .logit = 1.5, .lse = 4.25, .top = {{3, 3}, {5, 3}, {7, 1.5}, {9, -kInfinity}}});
+  EXPECT_EQ(logprobs.own, -2.75F);
+  ASSERT_EQ(logprobs.top.size(), 3U) << "what is impossible has no number";
+  EXPECT_EQ(logprobs.top[0].id, 3);
+  EXPECT_EQ(logprobs.top[1].id, 5);
+  EXPECT_EQ(logprobs.top[1].logprob, -1.25F);
+  EXPECT_EQ(logprobs.top[2].logprob, logprobs.own);
+  EXPECT_THROW(token_logprobs({.id = 7, .logit = -kInfinity, .lse = 4.25, .top = {}}),
+               NumericError);
 }
 
 }  // namespace
