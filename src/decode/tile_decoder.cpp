@@ -18,8 +18,8 @@ using layers::Pass;
 namespace {
 
 // Rows of a step. The CPU's products of up to 4 rows are bound by reading the weights and compute
-// each row by itself, and so do those of up to 256 rows in bf16 on a GPU. Elsewhere the shape has to
-// be one, and the number is a matter of speed.
+// each row by itself, and so do those of up to 256 rows in bf16 on a GPU (with gemm_uniform_rows).
+// Elsewhere the shape has to be one, and the number is a matter of speed.
 int64_t rows_of_a_step(const Context& context, int64_t num_slots) {
   constexpr int64_t kMostRows = 256;
   switch (context.device->kind()) {

@@ -40,7 +40,8 @@ class TileDecoderStepTest
     const auto kinds = backend::available_backends();
     if (std::find(kinds.begin(), kinds.end(), std::get<2>(GetParam())) == kinds.end())
       GTEST_SKIP() << "no such device";
-    backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
+    backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()),
+                                           /*gemm_uniform_rows=*/true);
   }
   ModelConfig config() const {
     return test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), kVocabulary);

@@ -79,6 +79,7 @@ class GemmLibrary {
     double first_milliseconds = 0;  // of the library's first proposal
   };
   const std::map<std::string, Choice>& choices() const { return choices_; }
+  bool uniform_rows() const { return uniform_rows_; }
 
  private:
   struct Plan;

@@ -1,5 +1,6 @@
 #include "backend/cuda/linear_rows.h"
 
+#include "backend/cuda/gemm_library.h"
 #include "backend/cuda/lanes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/linear_tiles.h"
@@ -170,8 +171,9 @@ bool linear_rows(CudaDevice& device, const ops::LinearForward& args) {
   const int64_t R = args.x_RD.size(0);
   const int64_t X = args.weight_XD.size(0);
   const int64_t D = args.x_RD.size(1);
-  if (R > kMaxLinearRows || args.x_RD.dtype() != DType::kBF16 || D % kVector != 0 ||
-      D > INT_MAX / 2 || X > INT_MAX / 2 || !all_aligned(args.x_RD, args.weight_XD)) {
+  const bool is_few = R <= kMaxLinearRows || (R <= kMaxUniformRows && device.gemm().uniform_rows());
+  if (!is_few || args.x_RD.dtype() != DType::kBF16 || D % kVector != 0 || D > INT_MAX / 2 ||
+      X > INT_MAX / 2 || !all_aligned(args.x_RD, args.weight_XD)) {
     return false;
   }
   if (R == 0 || X == 0) return true;
