@@ -27,6 +27,17 @@ import time
 PATTERN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 MILLION = 1 << 20
 
+# What a process counts as its peak of memory includes that of the process which started it: so a small one does. Writes
+# seconds of processor time and the peak in KiB.
+LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[2:])
+_, status, usage = os.wait4(process.pid, 0)
+with open(sys.argv[1], "w") as file:
+    file.write(f"{usage.ru_utime + usage.ru_stime} {usage.ru_maxrss}")
+os._exit(os.waitstatus_to_exitcode(status) & 255)
+"""
+
 
 def english(path, size):
     """Paragraphs put together to documents of about 4000 characters."""
@@ -84,16 +95,16 @@ def prepare(program, tokenizer, source, out, workers):
     """Tokens, seconds of processor time, seconds, largest memory in MB."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.monotonic()
-    process = subprocess.Popen([program, "prepare", "--input", source, "--tokenizer", tokenizer, "--out", out + "/t", "--workers",
-                                str(workers), "--empty", "keep"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    printed = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
+    result = subprocess.run([sys.executable, "-c", LAUNCHER, out + ".usage", program, "prepare", "--input", source, "--tokenizer", tokenizer,
+                             "--out", out + "/t", "--workers", str(workers), "--empty", "keep"], stdout=subprocess.PIPE,
+                            stderr=subprocess.DEVNULL)
     wall = time.monotonic() - started
-    process.returncode = status
-    if status != 0:
+    if result.returncode != 0:
         sys.exit(f"prepare failed on {source}")
+    with open(out + ".usage") as file:
+        cpu, peak_kib = map(float, file.read().split())
     shutil.rmtree(out)
-    return int(printed.split()[2]), usage.ru_utime + usage.ru_stime, wall, usage.ru_maxrss / 1024
+    return int(result.stdout.split()[2]), cpu, wall, peak_kib * 1024 / 1e6
 
 
 def reference(encode, documents):
@@ -118,9 +129,9 @@ class Table:
         if old is None or cpu / size < old["cpu"] / old["size"]:
             self.rows[what, text] = dict(size=size, tokens=tokens, cpu=cpu, wall=wall, memory=memory)
 
-    def rate(self, what, text):
+    def rate(self, what, text, of="size"):
         row = self.rows[what, text]
-        return row["size"] / row["cpu"]
+        return row[of] / row["cpu"]
 
     def show(self):
         print("| what | text | MB/s of a core | M tokens/s of a core | MB/s by the wall | peak MB |\n|---|---|---|---|---|---|")
@@ -202,7 +213,8 @@ def main():
     for label in encoders:
         print(f"English: {table.rate(one, 'English') / table.rate(label, 'English'):.1f} times {label}")
     for kind in kinds:
-        print(f"{kind}: {table.rate(one, kind) / table.rate(one, 'English'):.2f} of the rate of English; "
+        print(f"{kind}: {table.rate(one, kind, 'tokens') / table.rate(one, 'English', 'tokens'):.2f} of the rate of English in "
+              f"tokens, {table.rate(one, kind) / table.rate(one, 'English'):.2f} in bytes; "
               + "; ".join(f"{table.rate(one, kind) / table.rate(label, kind):.1f} times {label}, "
                           f"{table.rate(one, kind) / table.rate(label, 'English'):.1f} times it on English" for label in encoders))
     for form in ("jsonl", "parquet"):

@@ -21,6 +21,7 @@ import importlib.metadata
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import unicodedata
@@ -156,15 +157,26 @@ class TiktokenReference:
 
 
 class SentencePieceReference:
+    """Control symbols spelled out in a text are their ids for `tokenizers` and here, but letters for this library, which
+    gets what stands between them instead."""
+
     def __init__(self, path):
         import sentencepiece
 
         self.tokenizer = sentencepiece.SentencePieceProcessor(model_file=path)
-        self.special = []
+        size = self.tokenizer.get_piece_size()
+        self.ids = {self.tokenizer.id_to_piece(i): i for i in range(size) if self.tokenizer.is_control(i) or self.tokenizer.is_unknown(i)}
+        self.symbols = re.compile("(" + "|".join(map(re.escape, self.ids)) + ")")
+        self.special = list(self.ids)
         self.with_special = (False,)
 
     def encode(self, strings, special):
-        return self.tokenizer.encode(strings, num_threads=2)
+        encoded = self.tokenizer.encode(strings, num_threads=2)
+        for number, text in enumerate(strings):
+            parts = self.symbols.split(text)
+            if len(parts) > 1:
+                encoded[number] = [i for part in parts if part for i in ([self.ids[part]] if part in self.ids else self.tokenizer.encode(part))]
+        return encoded
 
     def decode(self, ids, skip_special):
         return None  # reads ill-formed bytes in another way; decoding follows `tokenizers`

@@ -21,25 +21,37 @@ import time
 GIB = 1 << 30
 MB = 1_000_000
 
+# What a process counts as its peak includes that of the process which started it: so a small one does. Writes the peak
+# in KiB.
+LAUNCHER = """
+import os, subprocess, sys
+process = subprocess.Popen(sys.argv[2:])
+_, status, usage = os.wait4(process.pid, 0)
+with open(sys.argv[1], "w") as file:
+    file.write(str(usage.ru_maxrss))
+os._exit(os.waitstatus_to_exitcode(status) & 255)
+"""
+
 
 def run(program, tokenizer, sources, out, *more):
     """Peak of resident memory in bytes, seconds, what was printed, SHA-256 of the tokens."""
     shutil.rmtree(out, ignore_errors=True)
     started = time.monotonic()
-    process = subprocess.Popen([program, "prepare", "--tokenizer", tokenizer, "--out", out + "/t", *more, "--input", *sources],
-                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    printed = process.stdout.read().decode()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode != 0:
-        sys.exit(f"prepare {sources} {more}: exit code {process.returncode}")
+    result = subprocess.run([sys.executable, "-c", LAUNCHER, out + ".peak", program, "prepare", "--tokenizer", tokenizer, "--out",
+                             out + "/t", *more, "--input", *sources], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    seconds = time.monotonic() - started
+    printed = result.stdout.decode()
+    if result.returncode != 0:
+        sys.exit(f"prepare {sources} {more}: exit code {result.returncode}")
+    with open(out + ".peak") as file:
+        peak = int(file.read()) * 1024
     check_index(out + "/t_text_document")
     digest = hashlib.sha256()
     with open(out + "/t_text_document.bin", "rb") as file:
         while part := file.read(1 << 24):
             digest.update(part)
     shutil.rmtree(out)
-    return usage.ru_maxrss * 1024, time.monotonic() - started, printed, digest.hexdigest()
+    return peak, seconds, printed, digest.hexdigest()
 
 
 def check_index(prefix):

@@ -40,10 +40,13 @@ def main():
             normalization_rule_name="identity", minloglevel=2, **options)
         processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
         texts = cases() + ["a<sep>b <sep>  c\n\nd"]
+        pairs = [{"text": text, "ids": processor.encode(text)} for text in texts]
+        # Control symbols are letters for this library, but their ids for `tokenizers`, which is followed there.
+        pairs.append({"text": "a <s>b</s>", "ids": processor.encode("a ") + [1] + processor.encode("b") + [2]})
         with open(os.path.join(HERE, "sentencepiece", name + ".model"), "wb") as file:
             file.write(model.getvalue())
         with open(os.path.join(HERE, "sentencepiece", name + ".json"), "w") as file:
-            json.dump([{"text": text, "ids": processor.encode(text)} for text in texts], file, separators=(",", ":"))
+            json.dump(pairs, file, separators=(",", ":"))
             file.write("\n")
 
 
