@@ -1,7 +1,9 @@
 #include "prepare/assemble.h"
 
 #include <cmath>
+#include <cstddef>
 #include <memory>
+#include <span>
 
 namespace deltatrain::prepare {
 
@@ -16,14 +18,29 @@ TokenFiles commit(formats::IndexedDatasetWriter& writer, const std::string& pref
   return files;
 }
 
+// Takes what was read of a map out of memory, a step at a time.
+class ReadPages {
+ public:
+  explicit ReadPages(std::span<const std::byte> map) : map_(map) {}
+  void read_to(size_t end) {
+    if (end - dropped_ < kStep) return;
+    drop_pages(map_.subspan(dropped_, end - dropped_));
+    dropped_ = end;
+  }
+
+ private:
+  static constexpr size_t kStep = size_t{1} << 26;
+  std::span<const std::byte> map_;
+  size_t dropped_ = 0;
+};
+
 // Appends the whole of a finished data set.
 void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
             formats::TokenType type) {
   const formats::IndexedDataset dataset(prefix);
   const MappedFile bin(formats::bin_path(prefix));
   const int64_t item = formats::token_bytes(type);
-  constexpr size_t kStep = size_t{1} << 26;
-  size_t released = 0;  // pages of the map that are read no more
+  ReadPages pages(bin.bytes());
   for (int64_t d = 0; d < dataset.num_documents(); ++d) {
     const int64_t i = dataset.document_begin(d);
     if (i == dataset.document_begin(d + 1)) {
@@ -33,10 +50,7 @@ void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
     const auto begin = static_cast<size_t>(dataset.first_token(i) * item);
     const auto bytes = static_cast<size_t>(dataset.length(i) * item);
     writer.add_raw_document(bin.bytes().subspan(begin, bytes));
-    if (begin + bytes - released > kStep) {
-      drop_pages(bin.bytes().subspan(released, begin + bytes - released));
-      released = begin + bytes;
-    }
+    pages.read_to(begin + bytes);
   }
 }
 
@@ -70,6 +84,7 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
   int64_t tokens = 0;
   for (const std::string& stem : part_stems) {
     const PartReader part(stem, item);
+    ReadPages pages(part.tokens());
     size_t offset = 0;
     for (const int32_t length : part.lengths()) {
       const int64_t number = record++;
@@ -90,6 +105,7 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
         writers[destination]->add_raw_document(part.tokens().subspan(offset, bytes));
       }
       offset += bytes;
+      pages.read_to(offset);
       ++document;
     }
     tokens += part.counts().tokens;

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -20,7 +22,7 @@ namespace {
 
 // A block's documents as they go into the part.
 struct Encoded {
-  std::vector<std::byte> tokens;
+  std::vector<int32_t> ids;
   std::vector<int32_t> lengths;
   PartCounts counts;
   int64_t text_bytes = 0;  // of the block, counted as under way
@@ -29,23 +31,26 @@ struct Encoded {
 
 class Encoding final : public DocumentSink {
  public:
-  Encoding(const TextEncoder& encoder, formats::TokenType type, OnEmptyText on_empty, Encoded& out)
-      : encoder_(encoder), type_(type), on_empty_(on_empty), out_(out) {}
+  Encoding(const TextEncoder& encoder, OnEmptyText on_empty, Encoded& out)
+      : encoder_(encoder), on_empty_(on_empty), out_(out) {}
 
   void document(std::string_view text) override {
-    ids_.clear();
-    encoder_.encode(text, ids_);
-    if (ids_.empty() && on_empty_ == OnEmptyText::kSkip) return skipped("empty");
+    std::vector<int32_t>& ids = out_.ids;
+    const size_t before = ids.size();
+    // Growing, a large vector stands in memory twice; what is reserved and not used does not count.
+    if (text.size() > kLargeText) ids.reserve(before + text.size() + 16);
+    encoder_.encode(text, ids);
+    if (ids.size() == before && on_empty_ == OnEmptyText::kSkip) return skipped("empty");
     // A document without tokens gets no end, as in Megatron's preprocessing.
-    if (encoder_.eod_id >= 0 && !ids_.empty()) ids_.push_back(encoder_.eod_id);
-    if (ids_.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    if (encoder_.eod_id >= 0 && ids.size() > before) ids.push_back(encoder_.eod_id);
+    const size_t count = ids.size() - before;
+    if (count > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
       throw FormatError(
-          error_text("a document", "", "at most 2147483647 tokens", std::to_string(ids_.size())));
+          error_text("a document", "", "at most 2147483647 tokens", std::to_string(count)));
     }
-    formats::pack_tokens(type_, ids_, out_.tokens);
-    out_.lengths.push_back(static_cast<int32_t>(ids_.size()));
+    out_.lengths.push_back(static_cast<int32_t>(count));
     ++out_.counts.documents;
-    out_.counts.tokens += static_cast<int64_t>(ids_.size());
+    out_.counts.tokens += static_cast<int64_t>(count);
     out_.counts.text_bytes += static_cast<int64_t>(text.size());
   }
 
@@ -57,12 +62,26 @@ class Encoding final : public DocumentSink {
   void replaced(const char* what, int64_t count) override { out_.counts.replaced[what] += count; }
 
  private:
+  static constexpr size_t kLargeText = size_t{1} << 24;
   const TextEncoder& encoder_;
-  const formats::TokenType type_;
   const OnEmptyText on_empty_;
   Encoded& out_;
-  std::vector<int32_t> ids_;
 };
+
+// Appends a block to its part. Ids of another type than the output's are packed a piece at a time.
+void append(const Encoded& encoded, formats::TokenType type, PartWriter& writer) {
+  const std::span<const int32_t> ids = encoded.ids;
+  if (type == formats::TokenType::kI32)
+    return writer.append(std::as_bytes(ids), encoded.lengths, encoded.counts);
+  constexpr size_t kPiece = size_t{1} << 18;
+  std::vector<std::byte> packed;
+  for (size_t begin = 0; begin < ids.size(); begin += kPiece) {
+    packed.clear();
+    formats::pack_tokens(type, ids.subspan(begin, std::min(kPiece, ids.size() - begin)), packed);
+    writer.append(packed, {}, {});
+  }
+  writer.append({}, encoded.lengths, encoded.counts);
+}
 
 // A shard under way: one thread at a time reads it, any encode its blocks, one at a time writes
 // them in order.
@@ -196,9 +215,9 @@ class Pipeline {
     Encoded encoded;
     encoded.text_bytes = static_cast<int64_t>(task.block.bytes.size());
     encoded.file_bytes = task.block.file_bytes;
-    Encoding sink(encoder_, options_.token_type, options_.records.on_empty_text, encoded);
+    Encoding sink(encoder_, options_.records.on_empty_text, encoded);
     parser.parse(task.block, sink);
-    task.block.bytes = {};
+    std::string().swap(task.block.bytes);  // = {} would keep the memory
     lock.lock();
     ShardRun& run = *task.run;
     run.encoded.emplace(task.index, std::move(encoded));
@@ -215,7 +234,7 @@ class Pipeline {
       run.encoded.erase(next);
       lock.unlock();
       if (run.writer == nullptr) run.writer = std::make_unique<PartWriter>(run.stem);
-      run.writer->append(encoded.tokens, encoded.lengths, encoded.counts);
+      append(encoded, options_.token_type, *run.writer);
       lock.lock();
       ++run.blocks_written;
       --blocks_under_way_;

@@ -104,7 +104,7 @@ struct RecordParser::State {
   RecordOptions options;
   simdjson::dom::parser json{simdjson::SIMDJSON_MAXSIZE_BYTES};
   std::string scratch;
-  const Block* block = nullptr;
+  Block* block = nullptr;
   int64_t row = 0;  // within a block of a table
   DocumentSink* sink = nullptr;
 
@@ -193,6 +193,7 @@ struct RecordParser::State {
   void json_record(std::string_view line, size_t offset) {
     if (static_cast<int64_t>(line.size()) > options.max_document_bytes)
       return handle_oversized(line.size(), offset);
+    const bool fills_block = offset == 0 && line.size() + 1 >= block->bytes.size();
     simdjson::dom::element root;
     auto error = parse_json(line.data(), line.size(), root);
     if (error == simdjson::UTF8_ERROR) {
@@ -255,10 +256,13 @@ struct RecordParser::State {
       handle({value.is_null() ? "null" : "not text", what, "a string", type_name(value)}, offset);
       return;
     }
+    const bool large = line.size() > kMaxKeptBytes;
+    // The text lies in the parser's memory: that of the line is not needed beside it.
+    if (large && fills_block) std::string().swap(block->bytes);  // = {} would keep the memory
     emit(text, offset, true);
-    if (line.size() > kMaxKeptBytes) {
+    if (large) {
       json = simdjson::dom::parser(simdjson::SIMDJSON_MAXSIZE_BYTES);
-      scratch = {};
+      std::string().swap(scratch);
     }
   }
 
@@ -324,7 +328,7 @@ RecordParser::RecordParser(RecordOptions options) : state_(std::make_unique<Stat
 
 RecordParser::~RecordParser() = default;
 
-void RecordParser::parse(const Block& block, DocumentSink& sink) {
+void RecordParser::parse(Block& block, DocumentSink& sink) {
   State& state = *state_;
   state.block = &block;
   state.sink = &sink;

@@ -100,8 +100,9 @@ class RecordParser {
   RecordParser& operator=(const RecordParser&) = delete;
 
   // Throws FormatError "FILE:LINE: what: expected,
-  // got" for a bad record where the options say stop.
-  void parse(const Block& block, DocumentSink& sink);
+  // got" for a bad record where the options say stop. The bytes of a block that is one large record may be
+  // given back on the way.
+  void parse(Block& block, DocumentSink& sink);
 
  private:
   struct State;
