@@ -258,6 +258,21 @@ TEST_F(RecordsTest, OversizedRecordsAreNamedOrSkippedWithoutHoldingThem) {
   EXPECT_THAT(text(std::string(1000, 'x')), ElementsAre(std::string(1000, 'x')));
 }
 
+// A line past 64 MiB is given back before its text is used where it fills a block; here others may stand beside it.
+TEST_F(RecordsTest, AVeryLargeLineAndThoseBesideIt) {
+  const std::string large(size_t{70} << 20, 'a');
+  const std::string line = "{\"text\":\"" + large + "\"}\n";
+  for (const std::string& before : {std::string(), std::string("{\"text\":\"b\"}\n")}) {
+    const InputFile input = file("f.jsonl", before + line + "{\"text\":\"c\"}\n");
+    for (const int64_t block_bytes : {1 << 19, 1 << 30}) {
+      const std::vector<std::string> records = read(input, block_bytes).records;
+      ASSERT_EQ(records.size(), before.empty() ? 2U : 3U) << block_bytes;
+      EXPECT_TRUE(records[records.size() - 2] == large) << block_bytes;
+      EXPECT_EQ(records.back(), "c") << block_bytes;
+    }
+  }
+}
+
 TEST_F(RecordsTest, ALineOfMegabytesIsADocument) {
   const std::string large(20000000, 'a');
   EXPECT_THAT(lines("{\"text\":\"b\"}\n{\"text\":\"" + large + "\"}\n{\"text\":\"c\"}\n"),
