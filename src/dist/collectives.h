@@ -39,6 +39,11 @@ class Collectives {
   // x: any type; replaced by rank 0's.
   virtual Ticket broadcast(const Tensor& x_X) = 0;
 
+  // Whether ops will soon wait for the calls to come. Those that ops hide take few of the device's
+  // units, which the ops beside them would miss; those that are waited for take what they can use.
+  // The same on every rank. At first: false.
+  virtual void hurry(bool /*on*/) {}
+
   // Ops queued from here on find this call and those before it done. CollectiveError when a rank is
   // lost, here or where the host waits for the device next.
   virtual void wait(Ticket ticket) = 0;

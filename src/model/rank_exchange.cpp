@@ -18,6 +18,11 @@ Tensor RankExchange::range_of(const Tensor& flat, size_t range) const {
 }
 
 void RankExchange::needs(int64_t end) {
+  if (first_needed_ == 0) first_needed_ = end;
+  wait_up_to(end);
+}
+
+void RankExchange::wait_up_to(int64_t end) {
   const std::vector<int64_t>& cuts = parameters_.range_cuts();
   for (size_t range = 0; range < weights_.size() && cuts[range] < end; ++range) {
     if (weights_[range] == 0) continue;
@@ -34,6 +39,7 @@ void RankExchange::reduce(size_t range) {
 
 void RankExchange::finished(int64_t begin) {
   if (collectives_ == nullptr || !is_last_ || (!overlap_reduce_ && begin > 0)) return;
+  collectives_->hurry(begin == 0);  // behind the last gradients comes the update, which waits
   while (next_reduce_ > 0 && parameters_.range_cuts()[next_reduce_ - 1] >= begin)
     reduce(--next_reduce_);
   if (begin > 0) return;
@@ -50,6 +56,7 @@ void RankExchange::wait_for_gradients() {
   if (collectives_ != nullptr) collectives_->wait(last_reduce_);
   next_reduce_ = weights_.size();
   is_last_ = false;
+  if (collectives_ != nullptr) collectives_->hurry(false);
 }
 
 void RankExchange::add_up(const Tensor& sum) {
@@ -59,12 +66,15 @@ void RankExchange::add_up(const Tensor& sum) {
 void RankExchange::updated(size_t segment) {
   if (collectives_ == nullptr || !sharded_ || segment >= weights_.size()) return;
   const Tensor compute = parameters_.flat_compute();
+  // The next pass begins with the first of them.
+  collectives_->hurry(!overlap_gather_ || parameters_.range_cuts()[segment] < first_needed_);
   weights_[segment] = collectives_->all_gather(
       range_of(compute.defined() ? compute : parameters_.flat_master(), segment));
-  if (!overlap_gather_) needs(parameters_.range_cuts()[segment + 1]);
+  collectives_->hurry(false);
+  if (!overlap_gather_) wait_up_to(parameters_.range_cuts()[segment + 1]);
 }
 
-void RankExchange::wait_for_weights() { needs(parameters_.num_matrix_elements()); }
+void RankExchange::wait_for_weights() { wait_up_to(parameters_.num_matrix_elements()); }
 
 void RankExchange::broadcast(const Tensor& flat) {
   if (collectives_ != nullptr) collectives_->wait(collectives_->broadcast(flat));

@@ -48,12 +48,14 @@ class RankExchange final : public layers::PassListener, public optim::UpdateList
  private:
   Tensor range_of(const Tensor& flat, size_t range) const;
   void reduce(size_t range);
+  void wait_up_to(int64_t end);
 
   dist::Collectives* collectives_;
   bool sharded_;
   bool overlap_reduce_, overlap_gather_;
   layers::ParameterStore& parameters_;
   bool is_last_ = false;
+  int64_t first_needed_ = 0;                        // end of what passes read first; 0: none yet
   size_t next_reduce_;                              // ranges from here on have been handed over
   dist::Collectives::Ticket last_reduce_ = 0;       // and the rest, and the loss
   std::vector<dist::Collectives::Ticket> weights_;  // by range; 0: nothing to wait for

@@ -64,6 +64,7 @@ class NcclCollectives final : public dist::Collectives {
     });
   }
 
+  void hurry(bool on) override { hurried_ = on; }
   void wait(Ticket ticket) override;
   void start_times() override;
   dist::CollectiveTimes take_times() override;
@@ -96,12 +97,16 @@ class NcclCollectives final : public dist::Collectives {
     DELTATRAIN_CUDA_CALL(cudaEventCreateWithFlags(&event, flags));
     return event;
   }
+  ncclComm_t new_communicator(int most_blocks);
   static double seconds(const std::vector<Pair>& pairs);
   static void release(std::vector<Pair>& pairs);
   void break_off();
 
   // Calls that may be waited for one by one; older ones count as the oldest of these.
   static constexpr size_t kEvents = 1024;
+  // A block holds a multiprocessor while it works. Of GDN-1B's sums and weights on two H200, four move
+  // 7.2 GB in 394 ms of a step of 823 ms; as many as the library likes, in 231 ms of 834 ms.
+  static constexpr int kBlocksBesideOps = 4;
 
   CudaDevice& device_;
   dist::Communicator& ranks_;
@@ -111,8 +116,10 @@ class NcclCollectives final : public dist::Collectives {
   std::vector<cudaEvent_t> done_;
   Ticket started_ = 0;
 
-  std::timed_mutex mutex_;  // of the library's communicator, which the monitor's thread may abort
-  ncclComm_t comm_ = nullptr;
+  std::timed_mutex mutex_;  // of the library's communicators, which the monitor's thread may abort
+  // Both in turn on one stream, so that calls keep their order.
+  ncclComm_t beside_ops_ = nullptr, waited_for_ = nullptr;
+  bool hurried_ = false;
 
   bool timing_ = false;
   std::vector<Pair> busy_, exposed_;
@@ -137,16 +144,28 @@ NcclCollectives::NcclCollectives(CudaDevice& device, dist::Communicator& ranks, 
   ready_ = new_event(cudaEventDisableTiming);
   for (size_t i = 0; i < kEvents; ++i) done_.push_back(new_event(cudaEventDisableTiming));
 
+  beside_ops_ = new_communicator(kBlocksBesideOps);
+  waited_for_ = new_communicator(0);
+  ranks.on_loss([this] { break_off(); });
+}
+
+// Of `most_blocks` at a time; 0: as many as the library likes. Collective.
+ncclComm_t NcclCollectives::new_communicator(int most_blocks) {
   ncclUniqueId id{};
-  if (ranks.rank() == 0) check(nccl().get_unique_id(&id), "ncclGetUniqueId");
-  const std::string text = ranks.broadcast("NCCL id", std::string(id.internal, sizeof id.internal));
+  if (ranks_.rank() == 0) check(nccl().get_unique_id(&id), "ncclGetUniqueId");
+  const std::string text =
+      ranks_.broadcast("NCCL id", std::string(id.internal, sizeof id.internal));
   if (text.size() != sizeof id.internal)
     throw FormatError(error_text("message of rank 0", "NCCL id", std::to_string(sizeof id.internal),
                                  std::to_string(text.size())));
   std::memcpy(id.internal, text.data(), text.size());
-  const dist::Communicator::Call call(ranks, "ncclCommInitRank");
-  check(nccl().comm_init_rank(&comm_, ranks.size(), id, ranks.rank()), "ncclCommInitRank");
-  ranks.on_loss([this] { break_off(); });
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  if (most_blocks > 0) config.maxCTAs = most_blocks;
+  const dist::Communicator::Call call(ranks_, "ncclCommInitRank");
+  ncclComm_t made = nullptr;
+  check(nccl().comm_init_rank_config(&made, ranks_.size(), id, ranks_.rank(), &config),
+        "ncclCommInitRankConfig");
+  return made;
 }
 
 NcclCollectives::~NcclCollectives() {
@@ -154,14 +173,16 @@ NcclCollectives::~NcclCollectives() {
   cudaStreamSynchronize(device_.stream());
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) {
-      if (ranks_.loss()) {
-        nccl().comm_abort(comm_);
+    const bool is_lost = ranks_.loss().has_value();
+    if (!is_lost) cudaStreamSynchronize(stream_);
+    for (ncclComm_t* comm : {&beside_ops_, &waited_for_}) {
+      if (*comm == nullptr) continue;
+      if (is_lost) {
+        nccl().comm_abort(*comm);
       } else {
-        cudaStreamSynchronize(stream_);
-        nccl().comm_destroy(comm_);
+        nccl().comm_destroy(*comm);
       }
-      comm_ = nullptr;
+      *comm = nullptr;
     }
   }
   release(busy_);
@@ -176,8 +197,10 @@ NcclCollectives::~NcclCollectives() {
 void NcclCollectives::break_off() {
   if (!mutex_.try_lock_for(std::chrono::seconds(2))) return;
   const std::lock_guard lock(mutex_, std::adopt_lock);
-  if (comm_ != nullptr) nccl().comm_abort(comm_);
-  comm_ = nullptr;
+  for (ncclComm_t* comm : {&beside_ops_, &waited_for_}) {
+    if (*comm != nullptr) nccl().comm_abort(*comm);
+    *comm = nullptr;
+  }
 }
 
 template <class Call>
@@ -194,8 +217,9 @@ dist::Collectives::Ticket NcclCollectives::start(const Tensor& x, Call call) {
   }
   {
     const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) ranks_.check();
-    check(call(comm_), "a collective");
+    const ncclComm_t comm = hurried_ ? waited_for_ : beside_ops_;
+    if (comm == nullptr) ranks_.check();
+    check(call(comm), "a collective");
   }
   if (timing_) DELTATRAIN_CUDA_CALL(cudaEventRecord(busy_.back()[1], stream_));
   ++started_;

@@ -39,7 +39,7 @@ Nccl load() {
   Nccl n{};
   find(library, "ncclGetVersion", n.get_version);
   find(library, "ncclGetUniqueId", n.get_unique_id);
-  find(library, "ncclCommInitRank", n.comm_init_rank);
+  find(library, "ncclCommInitRankConfig", n.comm_init_rank_config);
   find(library, "ncclCommAbort", n.comm_abort);
   find(library, "ncclCommDestroy", n.comm_destroy);
   find(library, "ncclAllReduce", n.all_reduce);

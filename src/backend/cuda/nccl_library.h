@@ -9,7 +9,7 @@ namespace deltatrain::backend::cuda {
 struct Nccl {
   decltype(&ncclGetVersion) get_version;
   decltype(&ncclGetUniqueId) get_unique_id;
-  decltype(&ncclCommInitRank) comm_init_rank;
+  decltype(&ncclCommInitRankConfig) comm_init_rank_config;
   decltype(&ncclCommAbort) comm_abort;
   decltype(&ncclCommDestroy) comm_destroy;
   decltype(&ncclAllReduce) all_reduce;
