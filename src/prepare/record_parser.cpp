@@ -207,8 +207,8 @@ struct RecordParser::State {
       int64_t replaced = 0;
       scratch = text::replace_ill_formed_utf8(line, &replaced);
       sink->replaced("invalid UTF-8", replaced);
-      line = scratch;
       error = parse_scratch(root);
+      line = scratch;  // which parsing may have moved
     }
     if (error == simdjson::STRING_ERROR) {
       // Python's json reads unpaired surrogates; they stand for no character, so they become
@@ -219,6 +219,7 @@ struct RecordParser::State {
         sink->replaced("unpaired surrogates", replaced);
         scratch = std::move(repaired);
         error = parse_scratch(root);
+        line = scratch;
       }
     }
     if (error != simdjson::SUCCESS) {

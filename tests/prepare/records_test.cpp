@@ -258,6 +258,13 @@ TEST_F(RecordsTest, OversizedRecordsAreNamedOrSkippedWithoutHoldingThem) {
   EXPECT_THAT(text(std::string(1000, 'x')), ElementsAre(std::string(1000, 'x')));
 }
 
+// As Python's json.loads(line.decode(errors="replace")), with U+FFFD for the surrogate.
+TEST_F(RecordsTest, ALineWithBothKindsOfDamageIsReplaced) {
+  options_.on_invalid_utf8 = OnInvalidUtf8::kReplace;
+  const std::string rest(1000, 'x');
+  EXPECT_THAT(lines("{\"text\":\"\\ud83d \xff " + rest + "\"}\n"), ElementsAre("\xef\xbf\xbd \xef\xbf\xbd " + rest));
+}
+
 // A line past 64 MiB is given back before its text is used where it fills a block; here others may stand beside it.
 TEST_F(RecordsTest, AVeryLargeLineAndThoseBesideIt) {
   const std::string large(size_t{70} << 20, 'a');
