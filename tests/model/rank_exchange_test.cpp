@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "backend/registry.h"
@@ -168,6 +170,75 @@ INSTANTIATE_TEST_SUITE_P(Ways, RankExchangeTest,
                                   (way.overlap ? "_overlapped" : "_in_turn") +
                                   (way.tied ? "_tied" : "_untied");
                          });
+
+// The calls of a rank in their order: size, and whether they were hurried.
+class Watched final : public dist::Collectives {
+ public:
+  explicit Watched(dist::Collectives& inner) : inner_(inner) {}
+  Ticket all_reduce(const Tensor& x_X) override { return inner_.all_reduce(x_X); }
+  Ticket reduce_scatter(const Tensor& x_X) override {
+    sums.emplace_back(x_X.num_elements(), hurried_);
+    return inner_.reduce_scatter(x_X);
+  }
+  Ticket all_gather(const Tensor& x_X) override {
+    weights.emplace_back(x_X.num_elements(), hurried_);
+    return inner_.all_gather(x_X);
+  }
+  Ticket broadcast(const Tensor& x_X) override { return inner_.broadcast(x_X); }
+  void hurry(bool on) override { hurried_ = on; }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void start_times() override { inner_.start_times(); }
+  dist::CollectiveTimes take_times() override { return inner_.take_times(); }
+  const char* description() const override { return inner_.description(); }
+
+  std::vector<std::pair<int64_t, bool>> sums, weights;
+
+ private:
+  dist::Collectives& inner_;
+  bool hurried_ = false;
+};
+
+// The embedding, which is the head too, has its gradient last and is read first: nothing hides it.
+TEST(RankExchangeHurryTest, OnlyWhatIsWaitedForIsHurried) {
+  const ModelConfig config = small_config(true);
+  const auto sharding = [](int rank) {
+    return layers::Sharding{.rank = rank, .num_ranks = 2, .sharded = true, .bucket_elements = 1000};
+  };
+  const auto plan_backend = backend::make_backend(DeviceKind::kPlan);
+  const Context planning{&plan_backend->device(), &plan_backend->table(), nullptr, DType::kF32};
+  const layers::ParameterStore store(planning, Model(config).parameters().infos(),
+                                     layers::ParameterStore::Gradients::kNone, sharding(0));
+  const std::vector<int64_t>& cuts = store.range_cuts();
+  std::vector<std::pair<int64_t, bool>> sums, weights;
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    const bool is_of_embedding = cuts[i] < config.vocab_size * config.hidden_size;
+    weights.emplace_back(cuts[i + 1] - cuts[i], is_of_embedding);
+    sums.insert(sums.begin(), weights.back());
+  }
+  ASSERT_THAT(weights, testing::Contains(testing::Pair(testing::_, false)));
+  const auto twice = [](std::vector<std::pair<int64_t, bool>> calls) {
+    const auto step = calls;
+    calls.insert(calls.end(), step.begin(), step.end());
+    return calls;
+  };
+  const int port = free_port();
+  const auto thrown = run_ranks(2, [&](int rank) {
+    dist::Communicator ranks(place_of(rank, 2, port), "1", short_timeouts());
+    {
+      const auto collectives = dist::make_host_collectives(ranks);
+      Watched watched(*collectives);
+      two_steps(config, {sharding(rank), ParallelConfig(), &watched}, 2);
+      EXPECT_EQ(watched.sums, twice(sums));
+      // Reading the state at the end gathers three more times, for which the host waits.
+      std::vector<std::pair<int64_t, bool>> steps = watched.weights;
+      steps.resize(std::min(steps.size(), 2 * weights.size()));
+      EXPECT_EQ(steps, twice(weights));
+      ranks.all_gather("end", "");
+    }
+    ranks.leave(0, "");
+  });
+  EXPECT_THAT(thrown, testing::Each(""));
+}
 
 // With bf16 a rank keeps the masters of its segments alone; sizes are all that a plan can tell.
 TEST(ShardingTest, SegmentsOfAllRanksTileTheMatrices) {
