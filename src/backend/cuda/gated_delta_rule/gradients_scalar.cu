@@ -9,6 +9,7 @@
 //
 // X stays f32 until summed: under strong decay a row's and a column's sum differ by little. Its
 // diagonal would cancel exactly and is left out.
+#include "backend/cuda/gated_delta_rule/head_sizes.cuh"
 #include "backend/cuda/gated_delta_rule/kernels.h"
 #include "backend/cuda/gated_delta_rule/state_product.cuh"
 #include "backend/cuda/gated_delta_rule/tiles.cuh"
@@ -390,40 +391,26 @@ __global__ void __launch_bounds__(Shape<K, V>::kThreads, Shape<K, V>::kBlocksPer
   }
 }
 
-template <int K_, int V_>
-struct HeadShape {
-  static constexpr int K = K_;
-  static constexpr int V = V_;
-};
-
-template <class Function>
-auto with_head_shape(int64_t K, int64_t V, Function function) {
-  if (K == 16 && V == 16) return function(HeadShape<16, 16>{});
-  if (K == 16 && V == 32) return function(HeadShape<16, 32>{});
-  if (K == 64 && V == 64) return function(HeadShape<64, 64>{});
-  if (K == 64 && V == 128) return function(HeadShape<64, 128>{});
-  if (K == 128 && V == 128) return function(HeadShape<128, 128>{});
-  throw InternalError("gated_delta_rule: no gradients for heads of " + std::to_string(K) + " x " +
-                      std::to_string(V));
-}
+using Sizes = HeadSizes<HeadSize<16, 16>, HeadSize<16, 32>, HeadSize<64, 64>, HeadSize<64, 128>,
+                        HeadSize<128, 128>>;
 
 }  // namespace
 
 int64_t gradients_scalar_shared_bytes(int64_t K, int64_t V) {
-  return with_head_shape(K, V, [](auto head) {
+  return with_head_size(Sizes{}, K, V, [](auto head) {
     return int64_t{sizeof(Shared<decltype(head)::K, decltype(head)::V>)};
   });
 }
 
-void gradients_scalar(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks,
-                       int64_t K, int64_t V) {
-  with_head_shape(K, V, [&](auto head) {
+void gradients_scalar(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks, int64_t K,
+                      int64_t V) {
+  with_head_size(Sizes{}, K, V, [&](auto head) {
     using Head = decltype(head);
     const auto kernel = gated_delta_rule_backward_gradients_scalar_kernel<Head::K, Head::V>;
     constexpr size_t kBytes = sizeof(Shared<Head::K, Head::V>);
     allow_shared_bytes(kernel, kBytes);
-    launch(device, "gated_delta_rule_backward_gradients_scalar_kernel", kernel,
-           num_chunks * args.H, Shape<Head::K, Head::V>::kThreads, kBytes, args);
+    launch(device, "gated_delta_rule_backward_gradients_scalar_kernel", kernel, num_chunks * args.H,
+           Shape<Head::K, Head::V>::kThreads, kBytes, args);
   });
 }
 

@@ -6,6 +6,7 @@
 // the diagonal take products of single steps' decays, in f32.
 #include "backend/cuda/gated_delta_rule/channel_gates.cuh"
 #include "backend/cuda/gated_delta_rule/feedback.cuh"
+#include "backend/cuda/gated_delta_rule/head_sizes.cuh"
 #include "backend/cuda/gated_delta_rule/kernels.h"
 #include "backend/cuda/launch.cuh"
 
@@ -238,36 +239,15 @@ __global__ void __launch_bounds__(Shape<K>::kThreads, Shape<K>::kBlocksPerProces
   }
 }
 
-template <int K>
-struct KeyWidth {
-  static constexpr int value = K;
-};
-
-template <class Function>
-auto with_key_width(int64_t K, Function function) {
-  switch (K) {
-    case 16:
-      return function(KeyWidth<16>{});
-    case 32:
-      return function(KeyWidth<32>{});
-    case 64:
-      return function(KeyWidth<64>{});
-    case 128:
-      return function(KeyWidth<128>{});
-    default:
-      throw InternalError("gated_delta_rule: no kernel for K = " + std::to_string(K));
-  }
-}
-
 }  // namespace
 
 int64_t prepare_channel_shared_bytes(int64_t K) {
-  return with_key_width(K,
+  return with_key_width<16, 32, 64, 128>(K,
                         [](auto width) { return int64_t{sizeof(Shared<decltype(width)::value>)}; });
 }
 
 void prepare_channel(CudaDevice& device, const DeltaArguments& args, int64_t num_chunks, int64_t K) {
-  with_key_width(K, [&](auto width) {
+  with_key_width<16, 32, 64, 128>(K, [&](auto width) {
     constexpr int kWidth = decltype(width)::value;
     const auto kernel = gated_delta_rule_forward_prepare_channel_kernel<kWidth>;
     allow_shared_bytes(kernel, sizeof(Shared<kWidth>));
