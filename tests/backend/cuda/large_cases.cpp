@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "backend/cuda/device_random.h"
+#include "model/training_step.h"  // to_host
 #include "ops/causal_attention.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -206,6 +207,31 @@ class HugeCases {
     results.push_back(result);
   }
 
+  // One result: relative to the second tensor, within the bound of such a quantity.
+  void expect_close(const std::string& op, const std::string& name, const std::string& what, const Tensor& got,
+                    const Tensor& alone, Quantity quantity) {
+    const std::vector<double> a = to_host(context_, got);
+    const std::vector<double> b = to_host(context_, alone);
+    double difference_sq = 0;
+    double size_sq = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference_sq += (a[i] - b[i]) * (a[i] - b[i]);
+      size_sq += b[i] * b[i];
+    }
+    OpCaseResult result;
+    result.op = op;
+    result.case_name = name;
+    result.tensor = what;
+    result.bound = tolerance(kBf16, quantity);
+    result.error = std::sqrt(difference_sq / size_sq);
+    result.passed = size_sq > 0 && result.error <= result.bound;  // not so where one is NaN
+    results.push_back(result);
+  }
+
+  void clear(const Tensor& tensor) {
+    backend_.device().fill_zero(tensor.raw(), static_cast<size_t>(tensor.num_bytes()));
+  }
+
   void end_case() {
     backend_.device().synchronize();
     buffers_.clear();
@@ -281,6 +307,54 @@ void huge_rms_norm(HugeCases& cases) {
   cases.end_case();
 }
 
+// A product whose output has more than 2^31 elements, both ways. Fewer rows may take another algorithm, with sums in
+// another order: rows around 2^31 elements and the last ones are compared as products are, and the gradient of the
+// weight with the sum of two halves.
+void huge_linear(HugeCases& cases, int64_t R, int64_t D, int64_t X, bool is_head) {
+  constexpr int64_t kFew = 10;
+  const std::string name = "R=" + std::to_string(R) + " D=" + std::to_string(D) + " X=" + std::to_string(X);
+  const Tensor x = cases.random({R, D});
+  const Tensor weight = cases.random({X, D});
+  const Tensor y = cases.make(kBf16, {R, X});
+  const Tensor few_y = cases.make(kBf16, {kFew, X});
+  const Tensor dx = cases.make(kBf16, {R, D});
+  const Tensor few_dx = cases.make(kBf16, {kFew, D});
+  const Tensor dweight = cases.make(DType::kF32, {X, D});
+  const Tensor halves = cases.make(DType::kF32, {X, D});
+  for (const Tensor& tensor : {y, dx, dweight, halves}) cases.clear(tensor);
+  ops::linear_forward(cases.context(), {x, weight, Tensor(), y});
+  ops::linear_backward(cases.context(), {y, x, weight, dx, dweight, Tensor()});
+  ops::linear_backward(cases.context(),
+                       {y.rows(0, R / 2), x.rows(0, R / 2), weight, Tensor(), halves, Tensor()});
+  ops::linear_backward(cases.context(),
+                       {y.rows(R / 2, R), x.rows(R / 2, R), weight, Tensor(), halves, Tensor()});
+  const int64_t border = (int64_t{1} << 31) / X;
+  for (const int64_t begin : {border - kFew / 2, R - kFew}) {
+    const std::string rows = " of row " + std::to_string(begin) + " on";
+    const Tensor part = y.rows(begin, begin + kFew);
+    ops::linear_forward(cases.context(), {x.rows(begin, begin + kFew), weight, Tensor(), few_y});
+    cases.expect_close("linear_forward", name, "y_RX" + rows, part, few_y, Quantity::kProduct);
+    ops::linear_backward(cases.context(),
+                         {part, x.rows(begin, begin + kFew), weight, few_dx, Tensor(), Tensor()});
+    cases.expect_close("linear_backward", name, "dx_RD" + rows, dx.rows(begin, begin + kFew), few_dx,
+                       Quantity::kProduct);
+  }
+  cases.expect_close("linear_backward", name, "dweight_XD", dweight, halves, Quantity::kWeightGradient);
+  if (is_head) {
+    const Tensor labels = cases.make(DType::kI32, {R});
+    fill_ids(cases.context(), labels, X, 1, 5);
+    const Tensor loss = cases.make(DType::kF32, {R});
+    const Tensor few_loss = cases.make(DType::kF32, {kFew});
+    const Tensor few = cases.copy(y.rows(R - kFew, R));
+    const auto write = ops::CrossEntropy::Gradient::kWrite;
+    ops::cross_entropy(cases.context(), {y, labels, loss, Tensor(), 1.0 / 1024, write});
+    ops::cross_entropy(cases.context(), {few, labels.rows(R - kFew, R), few_loss, Tensor(), 1.0 / 1024, write});
+    cases.expect_same("cross_entropy", name, "logits_RN", y.rows(R - kFew, R), few);
+    cases.expect_same("cross_entropy", name, "loss_R", loss.rows(R - kFew, R), few_loss);
+  }
+  cases.end_case();
+}
+
 }  // namespace
 
 std::vector<OpCaseResult> run_long_cases(const Context& tested, const Context& reference, const std::string& only_op) {
@@ -317,6 +391,10 @@ std::vector<OpCaseResult> run_huge_cases(backend::Backend& backend, const std::s
   if (wanted("swiglu")) huge_swiglu(cases);
   if (wanted("cross_entropy")) huge_cross_entropy(cases);
   if (wanted("rms_norm")) huge_rms_norm(cases);
+  if (wanted("linear")) {
+    huge_linear(cases, 300000, 1024, 8192, false);   // gate and up
+    huge_linear(cases, 262144, 1024, 128256, true);  // the head, and the loss over its logits
+  }
   return cases.results;
 }
 
