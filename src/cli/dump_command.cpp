@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,7 @@ struct DumpOptions {
 };
 
 // The global batch that step N of a recipe trains on, with its labels.
-verify::TokenMatrix batch_of_step(const DumpOptions& options) {
-  const Recipe recipe = load_recipe(options.recipe, options.overrides).recipe;
+verify::TokenMatrix batch_of_step(const DumpOptions& options, const Recipe& recipe) {
   if (options.step < 1 || options.step > recipe.train.train_iters) {
     throw ConfigError(error_text(
         "", "--step", "1 to train.train_iters " + std::to_string(recipe.train.train_iters),
@@ -39,12 +39,8 @@ verify::TokenMatrix batch_of_step(const DumpOptions& options) {
           batch.labels_R, batch.sequence_offsets};
 }
 
-verify::TokenMatrix tokens_of(const DumpOptions& options) {
-  if (options.input.empty() == options.recipe.empty()) {
-    throw ConfigError(
-        error_text("", "dump", "--input, or --recipe with --step", "both or neither"));
-  }
-  if (!options.recipe.empty()) return batch_of_step(options);
+verify::TokenMatrix tokens_of(const DumpOptions& options, const std::optional<Recipe>& recipe) {
+  if (recipe) return batch_of_step(options, *recipe);
   return verify::read_tokens(options.input, verify::model_vocab_size(options.model));
 }
 
@@ -59,7 +55,7 @@ void add_dump_command(CLI::App& app, Environment&) {
   command->add_option("--input", options->input,
                       "Token ids: .safetensors with input_ids, .npy or .json");
   command->add_option("--recipe", options->recipe,
-                      "Instead of --input: the batch of a step of this recipe");
+                      "Instead of --input: the batch of a step of this recipe, whose residual stream is taken too");
   command->add_option("--step", options->step, "With --recipe: the step, 1 for the first");
   command->add_option("--set", options->overrides,
                       "section.key=value, over the recipe; may be given again");
@@ -70,8 +66,17 @@ void add_dump_command(CLI::App& app, Environment&) {
   command->footer(
       "Example: deltatrain dump --model runs/a --input ids.json --out a.safetensors --gradients");
   command->callback([options] {
+    if (options->input.empty() == options->recipe.empty()) {
+      throw ConfigError(
+          error_text("", "dump", "--input, or --recipe with --step", "both or neither"));
+    }
+    std::optional<Recipe> recipe;
+    if (!options->recipe.empty()) recipe = load_recipe(options->recipe, options->overrides).recipe;
     DeviceChoice device(options->device);
-    verify::dump(device.context(), device.planning_context(), options->model, tokens_of(*options),
+    Context context = device.context(), planning_context = device.planning_context();
+    if (recipe && recipe->train.fp32_residual_connection)
+      context.residual_stream = planning_context.residual_stream = ResidualStream::kF32;
+    verify::dump(context, planning_context, options->model, tokens_of(*options, recipe),
                  options->out,
                  options->gradients ? verify::DumpGradients::kYes : verify::DumpGradients::kNo);
   });

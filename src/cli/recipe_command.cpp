@@ -198,8 +198,9 @@ class MemoryPlanner {
     backend_ = backend::make_backend(DeviceKind::kPlan, backend_options);
     const bool is_bf16 =
         device.kind == DeviceKind::kCuda && recipe.train.precision == Precision::kBf16;
-    context_ = Context{&backend_->device(), &backend_->table(), nullptr,
-                       is_bf16 ? DType::kBF16 : DType::kF32};
+    context_ = Context{
+        &backend_->device(), &backend_->table(), nullptr, is_bf16 ? DType::kBF16 : DType::kF32,
+        recipe.train.fp32_residual_connection ? ResidualStream::kF32 : ResidualStream::kActivation};
   }
 
   MemoryPlan plan(int64_t micro_batch_size) const {

@@ -123,13 +123,6 @@ train::TrainResult train_here(const TrainOptions& options, const Environment& en
       reporter.warning("train", "train.precision bf16: the cpu computes in f32");
     device_options.precision = is_bf16 && !on_cpu ? "bf16" : "f32";
   }
-  // On the CPU and in f32 the stream is f32 anyway.
-  if (resolved.recipe.train.fp32_residual_connection && device_options.device == "cuda" &&
-      device_options.precision == "bf16") {
-    throw UnsupportedError(
-        error_text(options.recipe, "train.fp32_residual_connection",
-                   "false, as the residual stream is bf16 on cuda in precision bf16", "true"));
-  }
   const std::filesystem::path out = options.out;
   std::string gemm_file = device_options.gemm_file;
   if (device_options.device == "cuda" && gemm_file.empty()) {

@@ -466,7 +466,7 @@ std::vector<RecipeField> training_fields() {
       harmless(integer("train.eval_iters", 0, kAny, DELTATRAIN_FIELD(train.eval_iters),
                        "Global batches per validation.")),
       boolean("train.fp32_residual_connection", DELTATRAIN_FIELD(train.fp32_residual_connection),
-              "Residual stream in f32 although the precision is bf16; train refuses true on cuda in bf16."),
+              "Residual stream and its gradient in f32 although the precision is bf16."),
       integer("parallel.loss_chunk_rows", 0, kAny, DELTATRAIN_FIELD(parallel.loss_chunk_rows),
               "Rows of logits that exist at a time; 0: chosen for the device."),
       boolean(

@@ -61,15 +61,24 @@ class Device {
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
+// kF32: the residual stream and its gradient are f32 where activations are bf16.
+enum class ResidualStream : uint8_t { kActivation, kF32 };
+
 struct Context {
   Device* device = nullptr;
   const ops::OpTable* table = nullptr;
   Arena* arena = nullptr;
   DType activation_dtype = DType::kF32;  // dtype of activations and of matrices in products
+  ResidualStream residual_stream = ResidualStream::kActivation;
 
   // Statistics, gates, states and parameter gradients: f32, or f64 where everything is f64.
   DType statistics_dtype() const {
     return activation_dtype == DType::kF64 ? DType::kF64 : DType::kF32;
+  }
+  DType stream_dtype() const {
+    return residual_stream == ResidualStream::kF32 && activation_dtype == DType::kBF16
+               ? DType::kF32
+               : activation_dtype;
   }
 };
 

@@ -48,6 +48,7 @@ struct Pass {
                                 : context.arena->scratch(dtype, shape);
   }
   Tensor save_activation(const Shape& shape) const { return save(context.activation_dtype, shape); }
+  Tensor save_stream(const Shape& shape) const { return save(context.stream_dtype(), shape); }
   Tensor scratch_activation(const Shape& shape) const {
     return context.arena->scratch(context.activation_dtype, shape);
   }

@@ -77,7 +77,7 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
   const auto needs = [&pass](int64_t end) {
     if (pass.listener != nullptr) pass.listener->needs(end);
   };
-  Tensor stream_RD = pass.save_activation({R, D});
+  Tensor stream_RD = pass.save_stream({R, D});
   needs(embedding_.shape.num_elements());
   ops::embedding_forward(context,
                          {.ids_R = ids_R, .weight_ND = pass.weight(embedding_), .y_RD = stream_RD});
@@ -96,7 +96,7 @@ void Model::forward(const Pass& pass, const Tensor& ids_R, const Tensor& hidden_
     if (pending) {
       norm.x_RD = branch_RD;
       norm.residual_RD = stream_RD;
-      if (pass.mode == Pass::Mode::kTrain) stream_RD = pass.save_activation({R, D});
+      if (pass.mode == Pass::Mode::kTrain) stream_RD = pass.save_stream({R, D});
       norm.sum_RD = stream_RD;
     }
     ops::rms_norm_forward(context, norm);
@@ -167,7 +167,10 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
   const int64_t R = pass.num_rows(), D = config_.hidden_size;
   DELTATRAIN_CHECK(pass.mode == Pass::Mode::kTrain, "backward after a forward that saved nothing");
   const Arena::ScratchScope scope(*context.arena);
-  const Tensor d_stream_RD = pass.scratch_activation({R, D});
+  // The gradient of the stream, and what the products of a branch take of it: the same, or rounded.
+  const Tensor d_stream_RD = context.arena->scratch(context.stream_dtype(), {R, D});
+  const bool rounds = context.stream_dtype() != context.activation_dtype;
+  const Tensor d_branch_RD = rounds ? pass.scratch_activation({R, D}) : d_stream_RD;
   const Tensor d_input_RD = d_hidden_RD;  // gradients of normed inputs take turns here
 
   const auto norm_backward = [&](const layers::ParameterView& weight, const Tensor& stream_RD,
@@ -178,7 +181,8 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
                                      .inv_rms_R = inv_rms_R,
                                      .dsum_RD = flowing_RD,
                                      .dx_RD = d_stream_RD,
-                                     .dweight_D = pass.gradient(weight)});
+                                     .dweight_D = pass.gradient(weight),
+                                     .dx_rounded_RD = rounds ? d_branch_RD : Tensor()});
   };
   const auto finished = [&pass](int64_t begin) {
     if (pass.listener != nullptr) pass.listener->finished(begin);
@@ -188,9 +192,9 @@ void Model::backward(const Pass& pass, const Tensor& ids_R, const Tensor& d_hidd
   norm_backward(final_norm_, streams_.back(), final_inv_rms_R_, Tensor());
   for (size_t i = blocks_.size(); i-- > 0;) {
     Block& block = blocks_[i];
-    block.mlp->backward(pass, d_stream_RD, block.mlp_input_RD, d_input_RD);
+    block.mlp->backward(pass, d_branch_RD, block.mlp_input_RD, d_input_RD);
     norm_backward(block.mlp_norm, block.mlp_stream_RD, block.mlp_inv_rms_R, d_stream_RD);
-    block.mixer->backward(pass, d_stream_RD, block.mixer_input_RD, d_input_RD);
+    block.mixer->backward(pass, d_branch_RD, block.mixer_input_RD, d_input_RD);
     norm_backward(block.attn_norm, block.mixer_stream_RD, block.mixer_inv_rms_R, d_stream_RD);
     finished(block.matrices_begin);
   }

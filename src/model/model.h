@@ -44,8 +44,8 @@ class Model {
   // hears 0 when all are, those of other parameters included.
   void backward(const layers::Pass& pass, const Tensor& ids_R, const Tensor& d_hidden_RD);
 
-  // The residual stream after the embedding (0)
-  // and after block i (i), as kept by forward in kTrain mode.
+  // The residual stream after the embedding (0) and after block i (i), in the context's stream_dtype, as kept by
+  // forward in kTrain mode.
   const std::vector<Tensor>& streams() const { return streams_; }
 
   std::vector<layers::Mixer::StateShape> state_shapes(int64_t num_sequences,

@@ -119,6 +119,13 @@ void ArgumentCheck::activation(std::string_view name, const Tensor& tensor,
   one(name, tensor, shape, activation_dtype_, layout, presence);
 }
 
+void ArgumentCheck::stream(std::string_view name, const Tensor& tensor,
+                           std::initializer_list<int64_t> shape, DType dtype, Layout layout,
+                           Presence presence) const {
+  const bool is_f32_beside_bf16 = dtype == DType::kF32 && activation_dtype_ == DType::kBF16;
+  one(name, tensor, shape, is_f32_beside_bf16 ? dtype : activation_dtype_, layout, presence);
+}
+
 void ArgumentCheck::statistic(std::string_view name, const Tensor& tensor,
                               std::initializer_list<int64_t> shape, Presence presence) const {
   one(name, tensor, shape, statistics_dtype(), Layout::kContiguous, presence);

@@ -41,6 +41,10 @@ class ArgumentCheck {
   void activation(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
                   Layout layout = Layout::kContiguous,
                   Presence presence = Presence::kRequired) const;
+  // A tensor of the residual stream: `dtype` is that of activations, or f32 beside bf16 activations.
+  void stream(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
+              DType dtype, Layout layout = Layout::kContiguous,
+              Presence presence = Presence::kRequired) const;
   void statistic(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,
                  Presence presence = Presence::kRequired) const;
   void integers(std::string_view name, const Tensor& tensor, std::initializer_list<int64_t> shape,

@@ -10,7 +10,7 @@ void embedding_forward(const Context& context, const EmbeddingForward& args) {
   const ArgumentCheck check(op, "weight_ND", args.weight_ND);
   check.activation("weight_ND", args.weight_ND, {kAnySize, kAnySize});
   check.integers("ids_R", args.ids_R, {kAnySize});
-  check.activation("y_RD", args.y_RD, {args.ids_R.size(0), args.weight_ND.size(1)});
+  check.stream("y_RD", args.y_RD, {args.ids_R.size(0), args.weight_ND.size(1)}, args.y_RD.dtype());
   call_backend(op, context.table->embedding.forward, context, args);
 }
 

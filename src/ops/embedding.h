@@ -13,12 +13,12 @@ namespace deltatrain::ops {
 struct EmbeddingForward {
   Tensor ids_R;      // in   i32, each in [-1, N): checked by the loader, not here
   Tensor weight_ND;  // in   activation dtype
-  Tensor y_RD;       // out  activation dtype
+  Tensor y_RD;       // out  activation dtype or f32
 };
 
 struct EmbeddingBackward {
   Tensor ids_R;       // in   i32
-  Tensor dy_RD;       // in   activation dtype
+  Tensor dy_RD;       // in   activation dtype or f32
   Tensor dweight_ND;  // out  f32 (f64), accumulates
 };
 

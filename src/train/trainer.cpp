@@ -48,12 +48,17 @@ TokenBatch as_token_batch(const data::MicroBatch& batch) {
   return {.ids = batch.input_ids_R, .labels = batch.labels_R, .offsets = batch.sequence_offsets};
 }
 
+Context with_stream_of(const Recipe& recipe, Context context) {
+  if (recipe.train.fp32_residual_connection) context.residual_stream = ResidualStream::kF32;
+  return context;
+}
+
 class Trainer {
  public:
   Trainer(const Context& context, const Context& planning_context, const ResolvedRecipe& resolved,
           const TrainOptions& options, Reporter& reporter)
-      : context_(context),
-        planning_context_(planning_context),
+      : context_(with_stream_of(resolved.recipe, context)),
+        planning_context_(with_stream_of(resolved.recipe, planning_context)),
         resolved_(resolved),
         recipe_(resolved.recipe),
         options_(options),
@@ -90,8 +95,8 @@ class Trainer {
   void save();
   void report_save(Saver::Wait wait);
 
-  const Context& context_;
-  const Context& planning_context_;
+  const Context context_;
+  const Context planning_context_;
   const ResolvedRecipe& resolved_;
   const Recipe& recipe_;
   const TrainOptions& options_;

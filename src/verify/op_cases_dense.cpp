@@ -117,7 +117,8 @@ void add_linear(std::vector<OpCase>& cases) {
 
 // --- embedding
 
-void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool one_token) {
+void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool one_token,
+                    bool f32_stream) {
   std::vector<int32_t> ids;
   const RandomStream stream(7, "ids");
   for (int64_t r = 0; r < R; ++r) {
@@ -129,14 +130,16 @@ void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool on
     OpTrial trial = run.trial("embedding_forward");
     const Argument& ids_R = trial.integers("ids_R", ids);
     const Argument& weight = trial.activation("weight_ND", {N, D});
-    const Argument& y = trial.activation_output("y_RD", {R, D}, Quantity::kExact);
+    const Argument& y = f32_stream ? trial.statistic_output("y_RD", {R, D}, Quantity::kExact)
+                                   : trial.activation_output("y_RD", {R, D}, Quantity::kExact);
     trial.run([&](const Context& context, const Pick& pick) {
       ops::embedding_forward(context, {pick(ids_R), pick(weight), pick(y)});
     });
   }
   OpTrial trial = run.trial("embedding_backward");
   const Argument& ids_R = trial.integers("ids_R", ids);
-  const Argument& dy = trial.activation("dy_RD", {R, D});
+  const Argument& dy =
+      f32_stream ? trial.statistic("dy_RD", {R, D}) : trial.activation("dy_RD", {R, D});
   const Argument& dweight = trial.accumulated("dweight_ND", {N, D});
   trial.run([&](const Context& context, const Pick& pick) {
     ops::embedding_backward(context, {pick(ids_R), pick(dy), pick(dweight)});
@@ -144,15 +147,20 @@ void embedding_case(const CaseRun& run, int64_t R, int64_t N, int64_t D, bool on
 }
 
 void add_embedding(std::vector<OpCase>& cases) {
-  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, int64_t D, bool one_token) {
-    cases.push_back({"embedding",
-                     sizes({{"R", R}, {"N", N}, {"D", D}}) + (one_token ? ", one token" : ""), set,
-                     [=](const CaseRun& run) { embedding_case(run, R, N, D, one_token); }});
+  const auto add = [&cases](CaseSet set, int64_t R, int64_t N, int64_t D, bool one_token,
+                            bool f32_stream = false) {
+    std::string name = sizes({{"R", R}, {"N", N}, {"D", D}}) + (one_token ? ", one token" : "");
+    if (f32_stream) name += ", f32 stream";
+    cases.push_back({"embedding", name, set, [=](const CaseRun& run) {
+                       embedding_case(run, R, N, D, one_token, f32_stream);
+                     }});
   };
   add(CaseSet::kSmall, 1000, 50, 64, false);
   add(CaseSet::kSmall, 63, 1000, 33, false);
   add(CaseSet::kSmall, 1, 7, 5, false);
   add(CaseSet::kSmall, 1000, 5, 64, true);
+  add(CaseSet::kSmall, 63, 50, 64, false, true);
+  add(CaseSet::kSmall, 63, 50, 33, false, true);
   add(CaseSet::kFull, 5000, 30000, 128, false);
 }
 
@@ -161,22 +169,35 @@ void add_embedding(std::vector<OpCase>& cases) {
 struct NormOptions {
   Placement placement = Placement::kContiguous;
   bool residual = false;
-  bool in_place = false;  // sum aliases residual, dsum aliases dx
-  double deviation = 1;   // 0: rows of zeros; 1e-3: eps matters
+  bool in_place = false;    // sum aliases residual, dsum aliases dx
+  double deviation = 1;     // 0: rows of zeros; 1e-3: eps matters
+  bool f32_stream = false;  // x without residual, residual, sum, dsum and dx in f32
 };
 
 void rms_norm_case(const CaseRun& run, int64_t R, int64_t D, const NormOptions& options) {
+  // A tensor of the stream; in f32 nothing may be rounded to bf16 on the way into it.
+  const auto stream = [&](OpTrial& trial, const char* name, Role role,
+                          const Fill& fill) -> Argument& {
+    if (!options.f32_stream && role == Role::kIn) return trial.activation(name, {R, D}, fill);
+    if (!options.f32_stream) return trial.activation_output(name, {R, D}, Quantity::kElementwise);
+    if (role == Role::kIn) return trial.statistic(name, {R, D}, fill);
+    return trial.statistic_output(name, {R, D}, Quantity::kStatistic);
+  };
+  const auto changed = options.f32_stream ? Quantity::kStatistic : Quantity::kNorm;
   OpTrial trial = run.trial("rms_norm_forward");
   const Argument& x =
-      trial.activation("x_RD", {R, D}, normal(options.deviation), options.placement);
+      options.f32_stream && !options.residual
+          ? trial.statistic("x_RD", {R, D}, normal(options.deviation))
+          : trial.activation("x_RD", {R, D}, normal(options.deviation), options.placement);
   const Argument& weight = trial.statistic("weight_D", {D});
   const Argument* residual = nullptr;
   const Argument* sum = nullptr;
   if (options.residual) {
-    Argument& r = trial.activation("residual_RD", {R, D}, normal(2 * options.deviation));
+    Argument& r = stream(trial, "residual_RD", Role::kIn, normal(2 * options.deviation));
     residual = &r;
-    sum = options.in_place ? &trial.changed(r, Quantity::kElementwise)
-                           : &trial.activation_output("sum_RD", {R, D}, Quantity::kElementwise);
+    sum = options.in_place ? &trial.changed(r, options.f32_stream ? Quantity::kStatistic
+                                                                  : Quantity::kElementwise)
+                           : &stream(trial, "sum_RD", Role::kOut, Fill());
   }
   const Argument& y = trial.activation_output("y_RD", {R, D}, Quantity::kNorm);
   const Argument& inv_rms = trial.statistic_output("inv_rms_R", {R}, Quantity::kStatistic);
@@ -187,23 +208,31 @@ void rms_norm_case(const CaseRun& run, int64_t R, int64_t D, const NormOptions& 
 
   OpTrial back = run.trial("rms_norm_backward");
   const Argument& dy = back.activation("dy_RD", {R, D});
-  const Argument& s =
-      back.activation("sum_RD", {R, D}, trial.values(sum == nullptr ? x : *sum), options.placement);
+  const std::vector<double> sums = trial.values(sum == nullptr ? x : *sum);
+  const Argument& s = options.f32_stream
+                          ? back.statistic("sum_RD", {R, D}, sums)
+                          : back.activation("sum_RD", {R, D}, sums, options.placement);
   const Argument& w = back.statistic("weight_D", {D}, trial.values(weight));
   const Argument& inv = back.statistic("inv_rms_R", {R}, trial.values(inv_rms));
   const Argument* dsum = nullptr;
   const Argument* dx = nullptr;
+  const Argument* dx_rounded = nullptr;
   if (options.in_place) {
-    Argument& both = back.activation("dsum_RD", {R, D}, normal(), options.placement);
-    dsum = dx = &back.changed(both, Quantity::kNorm);
+    Argument& both = options.f32_stream
+                         ? back.statistic("dsum_RD", {R, D})
+                         : back.activation("dsum_RD", {R, D}, normal(), options.placement);
+    dsum = dx = &back.changed(both, changed);
   } else {
-    if (options.residual) dsum = &back.activation("dsum_RD", {R, D});
-    dx = &back.activation_output("dx_RD", {R, D}, Quantity::kNorm, options.placement);
+    if (options.residual) dsum = &stream(back, "dsum_RD", Role::kIn, normal());
+    dx = options.f32_stream ? &back.statistic_output("dx_RD", {R, D}, changed)
+                            : &back.activation_output("dx_RD", {R, D}, changed, options.placement);
   }
+  if (options.f32_stream && options.residual)
+    dx_rounded = &back.activation_output("dx_rounded_RD", {R, D}, Quantity::kNorm);
   const Argument& dweight = back.accumulated("dweight_D", {D});
   back.run([&](const Context& context, const Pick& pick) {
-    ops::rms_norm_backward(
-        context, {pick(dy), pick(s), pick(w), pick(inv), pick(dsum), pick(dx), pick(dweight)});
+    ops::rms_norm_backward(context, {pick(dy), pick(s), pick(w), pick(inv), pick(dsum), pick(dx),
+                                     pick(dweight), pick(dx_rounded)});
   });
 }
 
@@ -221,6 +250,14 @@ void add_rms_norm(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 1, 1024, ", residual in place", {P::kContiguous, true, true, 1});
   add(CaseSet::kSmall, 5, 64, ", zeros", {P::kContiguous, false, false, 0});
   add(CaseSet::kSmall, 63, 64, ", tiny", {P::kContiguous, true, false, 1e-3});
+  add(CaseSet::kSmall, 63, 64, ", f32 stream", {P::kContiguous, false, false, 1, true});
+  add(CaseSet::kSmall, 63, 64, ", residual, f32 stream", {P::kStridedRows, true, false, 1, true});
+  add(CaseSet::kSmall, 63, 33, ", residual in place, f32 stream",
+      {P::kOddRows, true, true, 1, true});
+  add(CaseSet::kSmall, 7, 1024, ", residual in place, f32 stream",
+      {P::kContiguous, true, true, 1, true});
+  add(CaseSet::kFull, 1000, 2048, ", residual in place, f32 stream",
+      {P::kContiguous, true, true, 1, true});
   add(CaseSet::kFull, 1000, 1024, ", residual", {P::kContiguous, true, false, 1});
   add(CaseSet::kFull, 1000, 96, "", {P::kStridedRows, false, false, 30});
   add(CaseSet::kFull, 3, 8, "", {P::kContiguous, false, false, 1});

@@ -58,6 +58,27 @@ TEST(TrainingStepTest, ALossThatIsNotFiniteLeavesTheStepOut) {
   }
 }
 
+// Kept besides are two more bytes for each number of the stream after the embedding and after every sum; backward has
+// its gradient in f32 and rounded.
+TEST(TrainingStepTest, AnF32StreamTakesTheBytesOfItsNumbers) {
+  const ModelConfig config = model_config_from_hf(
+      read_file(test::golden_path("tiny_hybrid") / "config.json"), "tiny_hybrid");
+  const auto plan_backend = backend::make_backend(DeviceKind::kPlan, {.planned = DeviceKind::kCpu});
+  const BatchShape shape{.num_rows = 256, .num_sequences = 2, .loss_chunk_rows = 1};
+  const auto plan_of = [&](ResidualStream stream) {
+    return TrainingStep::plan({&plan_backend->device(), &plan_backend->table(), nullptr,
+                               DType::kBF16, stream},
+                              config, shape);
+  };
+  const MemoryPlan without = plan_of(ResidualStream::kActivation);
+  const MemoryPlan with = plan_of(ResidualStream::kF32);
+  const int64_t numbers = shape.num_rows * config.hidden_size;
+  EXPECT_EQ(with.saved_activations - without.saved_activations,
+            (2 * config.num_hidden_layers + 1) * numbers * 2);
+  EXPECT_EQ(with.scratch - without.scratch, numbers * 4);
+  EXPECT_EQ(with.parameters, without.parameters);
+}
+
 // Against the logits of a whole row, whose values golden_model_test.cpp checks; what stands behind the
 // tokens that count does not matter.
 TEST(TrainingStepTest, LogitsOfTheNextTokenAreThoseOfTheRow) {

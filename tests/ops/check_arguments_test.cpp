@@ -168,6 +168,31 @@ TEST_F(CheckArgumentsTest, OtherOpsNameWhatDoesNotFit) {
   EXPECT_EQ(message(ops::rms_norm_forward, norm),
             "rms_norm_forward: sum_RD: expected no tensor without residual_RD, got [7, 4]");
 
+  norm.x_RD = norm.y_RD = bf16({7, 4});
+  norm.residual_RD = f32({7, 4});
+  norm.sum_RD = bf16({7, 4});
+  EXPECT_EQ(message(ops::rms_norm_forward, norm),
+            "rms_norm_forward: sum_RD: expected f32, got bf16");
+  norm.sum_RD = f32({7, 4});
+  norm.x_RD = f32({7, 4});  // a branch is an activation
+  EXPECT_EQ(message(ops::rms_norm_forward, norm), "rms_norm_forward: x_RD: expected bf16, got f32");
+  norm.y_RD = f32({7, 4});
+  norm.residual_RD = norm.sum_RD = bf16({7, 4});
+  EXPECT_EQ(message(ops::rms_norm_forward, norm),
+            "rms_norm_forward: residual_RD: expected f32, got bf16");
+  ops::RmsNormBackward norm_back;
+  norm_back.dy_RD = norm_back.dx_rounded_RD = bf16({7, 4});
+  norm_back.sum_RD = norm_back.dx_RD = f32({7, 4});
+  norm_back.dsum_RD = bf16({7, 4});
+  norm_back.weight_D = norm_back.dweight_D = f32({4});
+  norm_back.inv_rms_R = f32({7});
+  EXPECT_EQ(message(ops::rms_norm_backward, norm_back),
+            "rms_norm_backward: dsum_RD: expected f32, got bf16");
+  norm_back.dsum_RD = Tensor();
+  norm_back.dx_rounded_RD = f32({7, 4});
+  EXPECT_EQ(message(ops::rms_norm_backward, norm_back),
+            "rms_norm_backward: dx_rounded_RD: expected bf16, got f32");
+
   ops::ShortConvForward conv;
   conv.x_RX = conv.y_RX = f32({7, 4});
   conv.weight_XW = f32({4, 9});

@@ -59,6 +59,7 @@ void rms_norm_backward(const Context& context, const ops::RmsNormBackward& args)
   const float* inv_rms = args.inv_rms_R.data<float>();
   const float* dsum = args.dsum_RD.data<float>();
   float* dx = args.dx_RD.data<float>();
+  float* dx_rounded = args.dx_rounded_RD.data<float>();
   const int64_t dy_stride = args.dy_RD.stride(0);
   const int64_t s_stride = args.sum_RD.stride(0);
   const int64_t dsum_stride = args.dsum_RD.stride(0);
@@ -93,6 +94,7 @@ void rms_norm_backward(const Context& context, const ops::RmsNormBackward& args)
           dx_row[d] = scale * (weight[d] * dy_d - s_d * c);
         }
       }
+      if (dx_rounded != nullptr) std::copy_n(dx_row, D, dx_rounded + r * D);
     }
   });
   add_partial_sums(partials, num_blocks, D, args.dweight_D.data<float>());

@@ -1,6 +1,7 @@
 // Token embedding. Backward sorts the ids (a stable sort, so that the rows of an id stay in order)
 // and sums stretches of equal ids: no two threads ever add to the same place.
 #include <cub/device/device_radix_sort.cuh>
+#include <type_traits>
 
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/launch.cuh"
@@ -15,9 +16,9 @@ constexpr int kChunk = 64;      // sorted positions that one block sums
 constexpr int kRowsAtOnce = 8;  // rows loaded before the first is added
 
 // Grid: one block per row. Bytes per row: one row of the table in, one out.
-template <class T, int kVector>
+template <class T, class To, int kVector>
 __global__ void __launch_bounds__(kBlock)
-    embedding_forward_kernel(const int32_t* ids, const T* __restrict__ weight, T* __restrict__ y,
+    embedding_forward_kernel(const int32_t* ids, const T* __restrict__ weight, To* __restrict__ y,
                              int64_t D) {
   const int64_t row = blockIdx.x;
   const int32_t id = ids[row];
@@ -27,7 +28,13 @@ __global__ void __launch_bounds__(kBlock)
     Pack<T, kVector> values;
     values.set_zero();
     if (id >= 0) values = load_pack<T, kVector>(from + i * kVector);
-    store_pack(y + row * D + i * kVector, values);
+    if constexpr (std::is_same_v<T, To>) {
+      store_pack(y + row * D + i * kVector, values);
+    } else {
+      float wide[kVector];
+      values.unpack(wide);
+      store_values(y + row * D + i * kVector, wide);
+    }
   }
 }
 
@@ -144,10 +151,15 @@ void embedding_forward(const Context& context, const ops::EmbeddingForward& args
     using T = typename decltype(element)::type;
     constexpr int kFull = 16 / static_cast<int>(sizeof(T));
     const bool vectors = D % kFull == 0 && all_aligned(args.weight_ND, args.y_RD);
-    launch(device, "embedding_forward_kernel",
-           vectors ? embedding_forward_kernel<T, kFull> : embedding_forward_kernel<T, 1>, R, kBlock,
-           0, pointer<const int32_t>(args.ids_R), pointer<const T>(args.weight_ND),
-           pointer<T>(args.y_RD), D);
+    const auto run = [&](auto to) {
+      using To = typename decltype(to)::type;
+      launch(device, "embedding_forward_kernel",
+             vectors ? embedding_forward_kernel<T, To, kFull> : embedding_forward_kernel<T, To, 1>,
+             R, kBlock, 0, pointer<const int32_t>(args.ids_R), pointer<const T>(args.weight_ND),
+             pointer<To>(args.y_RD), D);
+    };
+    if (args.y_RD.dtype() == DType::kF32) return run(ElementType<float>{});
+    run(element);
   });
 }
 

@@ -54,7 +54,7 @@ void embedding_backward(const Context&, const ops::EmbeddingBackward& a) {
 }
 
 void rms_norm_forward(const Context&, const ops::RmsNormForward& a) {
-  with_scalar_of("rms_norm_forward", a.x_RD, [&](auto scalar) {
+  with_scalar_of("rms_norm_forward", a.y_RD, [&](auto scalar) {
     using T = decltype(scalar);
     loops::rms_norm_forward<T>(In<T>(a.x_RD), In<T>(a.residual_RD), In<T>(a.weight_D), a.eps,
                                Out<T>(a.sum_RD), Out<T>(a.y_RD), Out<T>(a.inv_rms_R));
@@ -67,6 +67,11 @@ void rms_norm_backward(const Context&, const ops::RmsNormBackward& a) {
     loops::rms_norm_backward<T>(In<T>(a.dy_RD), In<T>(a.sum_RD), In<T>(a.weight_D),
                                 In<T>(a.inv_rms_R), In<T>(a.dsum_RD), Out<T>(a.dx_RD),
                                 Out<T>(a.dweight_D));
+    if (!a.dx_rounded_RD.defined()) return;
+    const View<const T> dx_RD = In<T>(a.dx_RD);
+    const View<T> dx_rounded_RD = Out<T>(a.dx_rounded_RD);
+    for (int64_t r = 0; r < dx_RD.size(0); ++r)
+      for (int64_t d = 0; d < dx_RD.size(1); ++d) dx_rounded_RD(r, d) = dx_RD(r, d);
   });
 }
 
