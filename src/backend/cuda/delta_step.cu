@@ -124,15 +124,20 @@ struct LowRankRow {
   }
   // Rounded as an output of linear_forward.
   __device__ __forceinline__ float output(const float* s_low, float bias) const {
-    float sums[2] = {};
+    float sums[kWide] = {};
 #pragma unroll
     for (int p = 0; p < kRank / kWide; ++p) {
       float w[kWide];
       weight[p].unpack(w);
 #pragma unroll
-      for (int e = 0; e < kWide; ++e) sums[e % 2] += w[e] * s_low[p * kWide + e];
+      for (int e = 0; e < kWide; ++e) sums[e] += w[e] * s_low[p * kWide + e];
     }
-    return to_float(from_float<T>(sums[0] + sums[1] + bias));
+#pragma unroll
+    for (int half = kWide / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int e = 0; e < half; ++e) sums[e] += sums[e + half];
+    }
+    return to_float(from_float<T>(sums[0] + bias));
   }
 };
 
@@ -173,6 +178,7 @@ __global__ void __launch_bounds__(kHeads* kThreads) delta_step_kernel(const Step
   float state[S::kRows][kVector];
   float rate = 0;
   float dt_bias = 0;
+  float low_bias = 0;  // of the row that this thread holds
   float norm_weight = 0;
   // Thread j's row of the second products, decay rows first, where there is a thread for each.
   constexpr bool kHoldsRow = kLowRank && K + V <= kThreads && sizeof(T) * V <= 128;
@@ -201,6 +207,9 @@ __global__ void __launch_bounds__(kHeads* kThreads) delta_step_kernel(const Step
     }
     if constexpr (kHoldsRow) {
       if (thread < K + V) low_row.load(low_weight(value_head, thread));
+      low_bias = thread >= K && thread < K + V
+                     ? args.z_bias[int64_t{value_head} * V + thread - K]
+                     : 0.0F;
     } else if constexpr (kLowRank) {
       for (int j = thread; j < K + V; j += kThreads) prefetch_line(low_weight(value_head, j));
     }
@@ -285,7 +294,8 @@ __global__ void __launch_bounds__(kHeads* kThreads) delta_step_kernel(const Step
         if (j < K) {
           a = low_row.output(s.a_low, 0.0F);  // of this thread: K <= kThreads
         } else {
-          h.z[j - K] = low_row.output(s.z_low, args.z_bias[int64_t{value_head} * V + j - K]);
+          if constexpr (!kHoldsRow) low_bias = args.z_bias[int64_t{value_head} * V + j - K];
+          h.z[j - K] = low_row.output(s.z_low, low_bias);
         }
       }
     }
