@@ -126,8 +126,19 @@ class CheckpointReader {
   void read_model(const std::string& name, const Tensor& out) const;
   void read_optimizer(const std::string& name, const Tensor& out) const;
 
-  // Reads all of `model` (and of `optimizer`), which must be exactly the stored names, dtypes and
-  // shapes: missing, extra and mis-shaped ones are listed together before anything is written.
+  // FormatError unless these are exactly the stored names, dtypes and shapes, with every missing, extra
+  // and mis-shaped one.
+  void require_model(const std::vector<formats::TensorSpec>& wanted) const;
+  void require_optimizer(const std::vector<formats::TensorSpec>& wanted) const;
+
+  // Passes the bytes of these tensors on piece by piece, each tensor's in order, tensors as they lie in
+  // the files, while the disk reads on. FormatError for a checksum, behind the last piece of its tensor.
+  using PieceConsumer = std::function<void(const std::string& name, int64_t begin,
+                                           std::span<const std::byte> piece)>;
+  void stream_model(const std::vector<std::string>& names, const PieceConsumer& consume) const;
+  void stream_optimizer(const std::vector<std::string>& names, const PieceConsumer& consume) const;
+
+  // require_model and stream_model into memory.
   void read_all_model(std::span<const NamedTensor> model) const;
   void read_all_optimizer(std::span<const NamedTensor> optimizer) const;
 

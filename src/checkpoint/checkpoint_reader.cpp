@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/error.h"
@@ -16,8 +17,6 @@ namespace deltatrain::checkpoint {
 namespace {
 
 constexpr int64_t kMaxStateBytes = 256 << 20;
-constexpr size_t kPieceBytes = size_t{8} << 20;   // digested and copied at a time
-constexpr size_t kAheadBytes = size_t{64} << 20;  // asked of the disk beyond that
 
 formats::TensorSpec spec_of(const TensorRecord& record) {
   return {record.name, record.dtype, record.shape};
@@ -28,6 +27,7 @@ struct Group {
   std::vector<TensorRecord> records;  // by name, with full paths
   std::vector<std::unique_ptr<formats::SafetensorsFile>> files;
   std::map<std::string, const formats::StoredTensor*> stored;
+  std::map<std::string, const formats::SafetensorsFile*> file_of;
 
   const TensorRecord* find(const std::string& name) const {
     const auto it = std::lower_bound(
@@ -61,7 +61,6 @@ void require_file(const std::filesystem::path& path) {
 Group open_group(const std::filesystem::path& folder, const internal::TensorGroup& listed) {
   Group group;
   std::vector<formats::TensorSpec> found;
-  std::map<std::string, std::string> file_of;
   for (const internal::FileRecord& record : listed.files) {
     const auto path = folder / record.name;
     require_file(path);
@@ -80,7 +79,7 @@ Group open_group(const std::filesystem::path& folder, const internal::TensorGrou
         throw FormatError(error_text(path.string(), name, "a tensor in one file", "in two"));
       }
       found.push_back({name, tensor.dtype, tensor.shape});
-      file_of.emplace(name, record.name);
+      group.file_of.emplace(name, file.get());
     }
     group.files.push_back(std::move(file));
   }
@@ -92,15 +91,23 @@ Group open_group(const std::filesystem::path& folder, const internal::TensorGrou
         error_text(folder.string(), "", "the tensors of state.json", differences.summary()));
   }
   for (const TensorRecord& record : listed.tensors) {
-    if (file_of[record.name] != record.file) {
+    const std::string holder = group.file_of.at(record.name)->path().filename();
+    if (holder != record.file) {
       throw FormatError(error_text((folder / record.file).string(), record.name,
-                                   "this tensor, as state.json says",
-                                   "it in " + file_of[record.name]));
+                                   "this tensor, as state.json says", "it in " + holder));
     }
     group.records.push_back(record);
     group.records.back().file = folder / record.file;
   }
   return group;
+}
+
+const TensorRecord& require_record(const std::filesystem::path& folder, const Group& group,
+                                   const std::string& name) {
+  const TensorRecord* record = group.find(name);
+  if (record == nullptr)
+    throw FormatError(error_text(folder.string(), name, "this tensor", "none"));
+  return *record;
 }
 
 void require_checksum(const TensorRecord& record, uint64_t checksum) {
@@ -112,55 +119,61 @@ void require_checksum(const TensorRecord& record, uint64_t checksum) {
 
 const formats::StoredTensor& verified(const std::filesystem::path& folder, const Group& group,
                                       const std::string& name) {
-  const TensorRecord* record = group.find(name);
-  if (record == nullptr)
-    throw FormatError(error_text(folder.string(), name, "this tensor", "none"));
+  const TensorRecord& record = require_record(folder, group, name);
   const formats::StoredTensor& stored = *group.stored.at(name);
   read_ahead(stored.bytes);
-  const uint64_t checksum = xxh3_64(stored.bytes.data(), stored.bytes.size());
-  require_checksum(*record, checksum);
+  require_checksum(record, xxh3_64(stored.bytes.data(), stored.bytes.size()));
   return stored;
 }
 
-// What of a tensor is asked for before it is needed.
-std::span<const std::byte> beginning(const formats::StoredTensor& stored) {
-  return stored.bytes.first(std::min(stored.bytes.size(), kAheadBytes));
+void stream(const std::filesystem::path& folder, const Group& group,
+            const std::vector<std::string>& names, const CheckpointReader::PieceConsumer& consume) {
+  struct Listed {
+    const TensorRecord* record;
+    FilePart part;
+  };
+  std::vector<Listed> list;
+  for (const std::string& name : names) {
+    const TensorRecord& record = require_record(folder, group, name);
+    const formats::SafetensorsFile& file = *group.file_of.at(name);
+    const std::span<const std::byte> whole(file.header_bytes().data(),
+                                           static_cast<size_t>(file.file_bytes()));
+    list.push_back({&record, {&record.file, whole, group.stored.at(name)->bytes}});
+  }
+  std::sort(list.begin(), list.end(), [](const Listed& a, const Listed& b) {
+    return std::pair(a.record->file, a.part.bytes.data()) <
+           std::pair(b.record->file, b.part.bytes.data());
+  });
+  std::vector<FilePart> parts;
+  for (const Listed& listed : list) parts.push_back(listed.part);
+  std::vector<Xxh3> digests(list.size());
+  const auto finish = [&](size_t i) { require_checksum(*list[i].record, digests[i].value()); };
+  size_t current = 0;
+  read_parts(parts, [&](size_t i, size_t begin, std::span<const std::byte> piece) {
+    for (; current < i; ++current) finish(current);
+    digests[i].update(piece.data(), piece.size());
+    consume(list[i].record->name, static_cast<int64_t>(begin), piece);
+  });
+  for (; current < list.size(); ++current) finish(current);
 }
 
 void read(const std::filesystem::path& folder, const Group& group, const std::string& name,
           const Tensor& out) {
   DELTATRAIN_CHECK(out.is_contiguous(), name);
-  const TensorRecord* record = group.find(name);
-  if (record != nullptr && (record->dtype != out.dtype() || record->shape != out.shape())) {
+  const TensorRecord& record = require_record(folder, group, name);
+  if (record.dtype != out.dtype() || record.shape != out.shape()) {
     throw FormatError(
-        error_text(record->file.string(), name, describe(out),
-                   std::string(dtype_name(record->dtype)) + " " + to_string(record->shape)));
+        error_text(record.file.string(), name, describe(out),
+                   std::string(dtype_name(record.dtype)) + " " + to_string(record.shape)));
   }
-  if (record == nullptr)
-    throw FormatError(error_text(folder.string(), name, "this tensor", "none"));
-  // Piece by piece, digest and copy while the disk reads on; what is done with takes no memory.
-  const formats::StoredTensor& stored = *group.stored.at(name);
-  const std::span<const std::byte> bytes = stored.bytes;
-  read_ahead(beginning(stored));
-  Xxh3 digest;
-  for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
-    const auto piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
-    const size_t next = at + kAheadBytes;
-    if (next < bytes.size())
-      read_ahead(bytes.subspan(next, std::min(kPieceBytes, bytes.size() - next)));
-    digest.update(piece.data(), piece.size());
-    std::memcpy(static_cast<std::byte*>(out.raw()) + at, piece.data(), piece.size());
-    drop_pages(piece);
-  }
-  require_checksum(*record, digest.value());
+  stream(folder, group, {name},
+         [&out](const std::string&, int64_t begin, std::span<const std::byte> piece) {
+           std::memcpy(static_cast<std::byte*>(out.raw()) + begin, piece.data(), piece.size());
+         });
 }
 
-void read_all(const std::filesystem::path& folder, const Group& group,
-              std::span<const NamedTensor> tensors) {
-  std::vector<formats::TensorSpec> wanted;
-  for (const NamedTensor& named : tensors) {
-    wanted.push_back({named.name, named.tensor.dtype(), named.tensor.shape()});
-  }
+void require_all(const std::filesystem::path& folder, const Group& group,
+                 const std::vector<formats::TensorSpec>& wanted) {
   std::vector<formats::TensorSpec> found;
   for (const TensorRecord& record : group.records) found.push_back(spec_of(record));
   const TensorDifferences differences = compare_tensors(wanted, found, DTypeRule::kEqual);
@@ -168,10 +181,24 @@ void read_all(const std::filesystem::path& folder, const Group& group,
     throw FormatError(
         error_text(folder.string(), "", "the tensors of this run", differences.summary()));
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (i + 1 < tensors.size()) read_ahead(beginning(*group.stored.at(tensors[i + 1].name)));
-    read(folder, group, tensors[i].name, tensors[i].tensor);
+}
+
+void read_all(const std::filesystem::path& folder, const Group& group,
+              std::span<const NamedTensor> tensors) {
+  std::vector<formats::TensorSpec> wanted;
+  std::vector<std::string> names;
+  std::map<std::string, std::byte*> places;
+  for (const NamedTensor& named : tensors) {
+    DELTATRAIN_CHECK(named.tensor.is_contiguous(), named.name);
+    wanted.push_back({named.name, named.tensor.dtype(), named.tensor.shape()});
+    names.push_back(named.name);
+    places[named.name] = static_cast<std::byte*>(named.tensor.raw());
   }
+  require_all(folder, group, wanted);
+  stream(folder, group, names,
+         [&places](const std::string& name, int64_t begin, std::span<const std::byte> piece) {
+           std::memcpy(places.at(name) + begin, piece.data(), piece.size());
+         });
 }
 
 }  // namespace
@@ -235,6 +262,24 @@ void CheckpointReader::read_optimizer(const std::string& name, const Tensor& out
   read(contents_->folder, contents_->optimizer, name, out);
 }
 
+void CheckpointReader::require_model(const std::vector<formats::TensorSpec>& wanted) const {
+  require_all(contents_->folder, contents_->model, wanted);
+}
+
+void CheckpointReader::require_optimizer(const std::vector<formats::TensorSpec>& wanted) const {
+  require_all(contents_->folder, contents_->optimizer, wanted);
+}
+
+void CheckpointReader::stream_model(const std::vector<std::string>& names,
+                                    const PieceConsumer& consume) const {
+  stream(contents_->folder, contents_->model, names, consume);
+}
+
+void CheckpointReader::stream_optimizer(const std::vector<std::string>& names,
+                                        const PieceConsumer& consume) const {
+  stream(contents_->folder, contents_->optimizer, names, consume);
+}
+
 void CheckpointReader::read_all_model(std::span<const NamedTensor> model) const {
   read_all(contents_->folder, contents_->model, model);
 }
@@ -253,8 +298,10 @@ const formats::StoredTensor& CheckpointReader::optimizer_tensor(const std::strin
 
 void CheckpointReader::verify_checksums() const {
   for (const Group* group : {&contents_->model, &contents_->optimizer}) {
-    for (const TensorRecord& record : group->records)
-      verified(contents_->folder, *group, record.name);
+    std::vector<std::string> names;
+    for (const TensorRecord& record : group->records) names.push_back(record.name);
+    stream(contents_->folder, *group, names,
+           [](const std::string&, int64_t, std::span<const std::byte>) {});
   }
 }
 

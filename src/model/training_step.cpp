@@ -359,23 +359,23 @@ void TrainingStep::write_state(StatePart part, const std::function<void(const Te
     ops::convert(context_, {.x = flat, .y = compute});
 }
 
-void TrainingStep::read_state(StatePart part, void* to_host) {
+Tensor TrainingStep::gather_state(StatePart part) {
   const Tensor owned = owned_state(part);
-  const bool is_whole = owned.num_elements() == parameters_.num_elements();
-  const Tensor flat = is_whole ? owned : parameters_.flat_gradient();
-  Device& device = *context_.device;
   if (exchange_ != nullptr) exchange_->wait_for_weights();
-  if (!is_whole) {
-    for (const Segment& segment : parameters_.segments()) {
-      const Tensor to = flat.rows(segment.begin, segment.begin + segment.count);
-      device.copy_on_device(
-          to.raw(), owned.rows(segment.state_begin, segment.state_begin + segment.count).raw(),
-          static_cast<size_t>(to.num_bytes()));
-    }
-    exchange_->gather(flat);
+  if (owned.num_elements() == parameters_.num_elements()) return owned;
+  Tensor flat = parameters_.flat_gradient();
+  for (const Segment& segment : parameters_.segments()) {
+    const Tensor to = flat.rows(segment.begin, segment.begin + segment.count);
+    context_.device->copy_on_device(
+        to.raw(), owned.rows(segment.state_begin, segment.state_begin + segment.count).raw(),
+        static_cast<size_t>(to.num_bytes()));
   }
-  if (to_host != nullptr)
-    device.copy_to_host(to_host, flat.raw(), static_cast<size_t>(flat.num_bytes()));
+  exchange_->gather(flat);
+  return flat;
+}
+
+bool TrainingStep::keeps_whole_state() const {
+  return parameters_.num_state_elements() == parameters_.num_elements();
 }
 
 std::vector<double> to_host(const Context& context, const Tensor& tensor) {

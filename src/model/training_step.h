@@ -117,8 +117,10 @@ class TrainingStep {
   int64_t state_part_bytes() const;
   // `fill` writes every parameter on rank 0 into a tensor of zeros, and is called there alone.
   void write_state(StatePart part, const std::function<void(const Tensor& flat_X)>& fill);
-  // Into host memory; null on a rank that does not want it.
-  void read_state(StatePart part, void* to_host);
+  // The part in device memory: where it is kept, on a rank that keeps all of it, else gathered into the
+  // flat gradient, where it stays until the next call or step.
+  Tensor gather_state(StatePart part);
+  bool keeps_whole_state() const;
 
   // Of everything that has to be equal on all ranks, bit for bit; waits for the device.
   uint64_t weights_checksum();

@@ -118,19 +118,20 @@ formats::EventFile* RunLog::events(double now) {
   return events_.get();
 }
 
-void RunLog::resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint,
-                     const std::vector<std::string>& meaning) {
-  first_step_ = step + 1;
-  reporter_.message(
-      "resume", fmt::format("step {} ({} samples) from {}", step, consumed_samples, checkpoint));
+void RunLog::resumed(const ResumeReport& report) {
+  first_step_ = report.step + 1;
+  reporter_.message("resume", fmt::format("step {} ({} samples) from {}", report.step,
+                                          report.consumed_samples, report.checkpoint));
   Json line{{"kind", "resume"},
             {"time", unix_seconds()},
-            {"step", step},
-            {"consumed_samples", consumed_samples},
-            {"checkpoint", checkpoint}};
-  if (!meaning.empty()) line["meaning"] = meaning;
+            {"step", report.step},
+            {"consumed_samples", report.consumed_samples},
+            {"checkpoint", report.checkpoint},
+            {"read_bytes", report.read_bytes},
+            {"read_seconds", report.read_seconds}};
+  if (!report.meaning.empty()) line["meaning"] = report.meaning;
   folder_.add_metrics(line_of(line));
-  for (const std::string& text : meaning) folder_.add_log(" resume: " + text);
+  for (const std::string& text : report.meaning) folder_.add_log(" resume: " + text);
 }
 
 void RunLog::step(const StepReport& report) {

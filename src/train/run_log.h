@@ -34,6 +34,15 @@ struct StepReport {
   std::vector<std::pair<std::string, double>> part_seconds;  // of the device: data, forward, ...
 };
 
+struct ResumeReport {
+  int64_t step = 0;
+  int64_t consumed_samples = 0;
+  std::string checkpoint;
+  std::vector<std::string> meaning;  // what was taken over and how, a line each; also for log.txt
+  int64_t read_bytes = 0;
+  double read_seconds = 0;
+};
+
 // What the run computes on, for shares of what is possible.
 struct RunDevice {
   std::string description;
@@ -51,9 +60,7 @@ class RunLog {
 
   void begin(const ResolvedRecipe& resolved, const std::string& command, const RunDevice& device,
              int64_t num_parameters, const MemoryPlan& plan, int64_t total_bytes);
-  // `meaning`: what was taken over and how, a line each; written into log.txt too.
-  void resumed(int64_t step, int64_t consumed_samples, const std::string& checkpoint,
-               const std::vector<std::string>& meaning);
+  void resumed(const ResumeReport& report);
   void step(const StepReport& report);
   void validation(int64_t step, double loss, int64_t num_tokens, double seconds);
   void sample(int64_t step, const std::string& prompt, const std::string& text, double seconds);

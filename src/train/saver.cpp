@@ -4,39 +4,60 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <map>
+#include <memory>
+#include <span>
 #include <utility>
 
 #include "base/check.h"
 #include "base/reporter.h"
 #include "convert/convert.h"
+#include "device/side_copy.h"
 #include "formats/element_cast.h"
 
 namespace deltatrain::train {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 // In the order of the blocks of a snapshot.
 constexpr std::array kStateParts = {StatePart::kWeights, StatePart::kExpAvg, StatePart::kExpAvgSq};
 
-// The three flat blocks of a training state end to end
-// in one host buffer: weights, exp_avg, exp_avg_sq.
+// A parameter's part of the state as checkpoints name it.
+std::string stored_name(StatePart part, const std::string& parameter) {
+  switch (part) {
+    case StatePart::kWeights:
+      return parameter;
+    case StatePart::kExpAvg:
+      return checkpoint::exp_avg_name(parameter);
+    case StatePart::kExpAvgSq:
+      return checkpoint::exp_avg_sq_name(parameter);
+  }
+  return {};
+}
+
 struct HostState {
   std::vector<checkpoint::NamedTensor> model, optimizer;
 };
 
-HostState name_tensors(TrainingStep& step, const Buffer& host) {
+// Of a snapshot: the three flat blocks of a training state end to end.
+HostState name_tensors(TrainingStep& step, const Buffer& snapshot) {
   const DType dtype = step.parameters().flat_gradient().dtype();
   const auto block = static_cast<size_t>(step.state_part_bytes());
   HostState state;
   for (const layers::ParameterInfo& info : step.parameters().infos()) {
     const auto at = static_cast<size_t>(info.offset * dtype_bytes(dtype));
-    const Shape& shape = info.checkpoint_shape;
-    state.model.push_back({info.name, host.tensor(dtype, shape, at)});
-    state.optimizer.push_back(
-        {checkpoint::exp_avg_name(info.name), host.tensor(dtype, shape, block + at)});
-    state.optimizer.push_back(
-        {checkpoint::exp_avg_sq_name(info.name), host.tensor(dtype, shape, 2 * block + at)});
+    for (size_t i = 0; i < kStateParts.size(); ++i) {
+      auto& list = kStateParts[i] == StatePart::kWeights ? state.model : state.optimizer;
+      list.push_back({stored_name(kStateParts[i], info.name),
+                      snapshot.tensor(dtype, info.checkpoint_shape, i * block + at)});
+    }
   }
   return state;
 }
@@ -106,36 +127,77 @@ Saver::Saver(std::filesystem::path folder, const Recipe& recipe, std::string yam
       companions_(std::move(companions)) {}
 
 Saver::~Saver() {
+  is_wanted_ = true;
   if (preparing_.valid()) preparing_.wait();
   if (running_.valid()) running_.wait();
 }
 
-void Saver::prepare(TrainingStep& step) {
-  const auto bytes = 3 * static_cast<size_t>(step.state_part_bytes());
-  preparing_ = std::async(std::launch::async, [bytes] {
+void Saver::prepare(const TrainingStep& step) {
+  const auto bytes = kStateParts.size() * static_cast<size_t>(step.state_part_bytes());
+  preparing_ = std::async(std::launch::async, [this, bytes] {
     Buffer buffer(host_memory(), bytes);
-    std::memset(buffer.data(), 0, bytes);
+    constexpr size_t kPage = 4096;
+    auto* const at = static_cast<volatile char*>(buffer.data());
+    for (size_t i = 0; i < bytes && !is_wanted_; i += kPage) at[i] = 0;
     return buffer;
   });
 }
 
+char* Saver::snapshot(size_t bytes) {
+  is_wanted_ = true;
+  if (preparing_.valid()) snapshot_ = preparing_.get();
+  if (snapshot_.num_bytes() == 0) snapshot_ = Buffer(host_memory(), bytes);
+  return static_cast<char*>(snapshot_.data());
+}
+
 void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
   DELTATRAIN_CHECK(!running_.valid(), "the report of the last save was not taken");
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   const auto block = static_cast<size_t>(step.state_part_bytes());
-  if (preparing_.valid()) snapshot_ = preparing_.get();
-  if (snapshot_.num_bytes() == 0) snapshot_ = Buffer(host_memory(), 3 * block);
-  char* to = static_cast<char*>(snapshot_.data());
-  for (size_t i = 0; i < kStateParts.size(); ++i) step.read_state(kStateParts[i], to + i * block);
-  snapshot_seconds_ =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-
-  running_ = std::async(std::launch::async, [this, state, tensors = name_tensors(step, snapshot_)] {
+  Device& device = *step.context().device;
+  std::array<Tensor, kStateParts.size()> parts;
+  std::unique_ptr<SideCopier> copier;
+  if (step.keeps_whole_state()) {
+    for (size_t i = 0; i < parts.size(); ++i) parts[i] = step.gather_state(kStateParts[i]);
+    copier = make_side_copier(device);
+  } else {  // all parts are gathered in one place, which the next step needs
+    char* to = snapshot(parts.size() * block);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const Tensor part = step.gather_state(kStateParts[i]);
+      make_side_copier(device)->copy_to_host(to + i * block, part.raw(), block);
+    }
+  }
+  std::promise<void> copied;
+  copying_ = copied.get_future();
+  running_ = std::async(std::launch::async, [this, state, &step, block, parts,
+                                             copier = std::move(copier),
+                                             copied = std::move(copied)]() mutable {
+    try {
+      if (copier != nullptr) {
+        char* to = snapshot(parts.size() * block);
+        for (size_t i = 0; i < parts.size(); ++i)
+          copier->copy_to_host(to + i * block, parts[i].raw(), block);
+        copier.reset();
+      }
+      copied.set_value();
+    } catch (...) {
+      copied.set_exception(std::current_exception());
+      throw;
+    }
+    const HostState tensors = name_tensors(step, snapshot_);
     const auto report = write(state, tensors.model, tensors.optimizer);
     checkpoint::prune_checkpoints(folder_, recipe_.checkpoint.keep_last,
                                   recipe_.checkpoint.keep_every);
     return report;
   });
+  stall_seconds_ += seconds_since(start);
+}
+
+void Saver::finish_copy() {
+  if (!copying_.valid()) return;
+  const auto start = Clock::now();
+  copying_.get();
+  stall_seconds_ += seconds_since(start);
 }
 
 checkpoint::SaveReport Saver::write(const checkpoint::CheckpointState& state,
@@ -174,39 +236,59 @@ checkpoint::SaveReport Saver::write(const checkpoint::CheckpointState& state,
   return report;
 }
 
-std::optional<checkpoint::SaveReport> Saver::finished(Wait wait) {
+std::optional<Saver::Finished> Saver::finished(Wait wait) {
   if (!running_.valid()) return std::nullopt;
   if (wait == Wait::kNo &&
       running_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
     return std::nullopt;
   }
-  return running_.get();
+  const auto start = Clock::now();
+  running_.wait();
+  const double waited = seconds_since(start);
+  copying_ = {};
+  const double stalled = std::exchange(stall_seconds_, waited);
+  return Finished{running_.get(), stalled};
 }
 
 void take_part_in_save(TrainingStep& step) {
-  for (const StatePart part : kStateParts) step.read_state(part, nullptr);
+  for (const StatePart part : kStateParts) step.gather_state(part);
 }
 
-void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
-             const StateWriter& write) {
-  const Context& context = step.context();
-  const auto block = static_cast<size_t>(step.state_part_bytes());
-  const Buffer host(host_memory(), 3 * block);
-  const HostState tensors = name_tensors(step, host);
-  reader.read_all_model(tensors.model);
-  reader.read_all_optimizer(tensors.optimizer);
-  const char* from = static_cast<const char*>(host.data());
-  for (size_t i = 0; i < kStateParts.size(); ++i) {
-    write(kStateParts[i], [&](const Tensor& flat) {
-      // Tensor by tensor: the padding between them stays zero.
-      for (const auto& info : step.parameters().infos()) {
-        const auto at = static_cast<size_t>(info.offset * dtype_bytes(flat.dtype()));
-        const auto bytes = static_cast<size_t>(info.num_elements() * dtype_bytes(flat.dtype()));
-        context.device->copy_to_device(static_cast<char*>(flat.raw()) + at, from + i * block + at,
-                                       bytes);
+int64_t restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
+                const StateWriter& write) {
+  Device& device = *step.context().device;
+  const DType dtype = step.parameters().flat_gradient().dtype();
+  std::vector<formats::TensorSpec> model, optimizer;
+  for (const StatePart part : kStateParts) {
+    auto& list = part == StatePart::kWeights ? model : optimizer;
+    for (const layers::ParameterInfo& info : step.parameters().infos())
+      list.push_back({stored_name(part, info.name), dtype, info.checkpoint_shape});
+  }
+  reader.require_model(model);
+  reader.require_optimizer(optimizer);
+  int64_t bytes = 0;
+  for (const StatePart part : kStateParts) {
+    write(part, [&](const Tensor& flat) {
+      std::vector<std::string> names;
+      std::map<std::string, char*> places;
+      for (const layers::ParameterInfo& info : step.parameters().infos()) {
+        names.push_back(stored_name(part, info.name));
+        places[names.back()] =
+            static_cast<char*>(flat.raw()) + info.offset * dtype_bytes(flat.dtype());
+      }
+      const auto put = [&](const std::string& name, int64_t begin,
+                           std::span<const std::byte> piece) {
+        device.copy_to_device(places.at(name) + begin, piece.data(), piece.size());
+        bytes += static_cast<int64_t>(piece.size());
+      };
+      if (part == StatePart::kWeights) {
+        reader.stream_model(names, put);
+      } else {
+        reader.stream_optimizer(names, put);
       }
     });
   }
+  return bytes;
 }
 
 }  // namespace deltatrain::train

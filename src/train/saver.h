@@ -1,11 +1,14 @@
-// Checkpoints of a run, written while training goes on:
-// a snapshot in host memory, then a thread writes it.
+// Checkpoints of a run, written while training goes on. A thread copies the state into host memory
+// beside the next step's forward and backward pass, which only read it, then writes that snapshot.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
@@ -26,20 +29,32 @@ class Saver {
         std::vector<checkpoint::CompanionFile> companions);
   ~Saver();
 
-  // Takes the host memory of the snapshots and touches it, beside the first steps: what the system
-  // has to find and clear otherwise stalls the first save.
-  void prepare(TrainingStep& step);
+  // Takes the host memory of the snapshots and touches it, on a thread beside the first steps: what
+  // the system has to find and clear otherwise delays the first copy.
+  void prepare(const TrainingStep& step);
 
-  // Copies the tensors and starts to write. The report of the save before must have been taken.
+  // Starts to copy the state, and to write it once it is copied, beside what follows. `step`
+  // outlives the Saver. The report of the save before must have been taken.
   void save(TrainingStep& step, const checkpoint::CheckpointState& state);
 
-  // The finished save's report, once; rethrows its failure. kYes waits until it is finished.
-  enum class Wait : uint8_t { kNo, kYes };
-  std::optional<checkpoint::SaveReport> finished(Wait wait);
+  // To be called before the state changes: returns once it is copied, if a save has been started.
+  // Rethrows what kept it from being copied.
+  void finish_copy();
 
-  double last_snapshot_seconds() const { return snapshot_seconds_; }
+  struct Finished {
+    checkpoint::SaveReport report;
+    // What training waited for this save: for the one before it to be written, in save(), and in
+    // finish_copy().
+    double stall_seconds = 0;
+  };
+  // The finished save's report, once; rethrows its failure. kYes waits until it is finished, for
+  // the sake of the next save.
+  enum class Wait : uint8_t { kNo, kYes };
+  std::optional<Finished> finished(Wait wait);
 
  private:
+  // Of the `bytes` asked for, to copy into.
+  char* snapshot(size_t bytes);
   checkpoint::SaveReport write(const checkpoint::CheckpointState& state,
                                const std::vector<checkpoint::NamedTensor>& model,
                                const std::vector<checkpoint::NamedTensor>& optimizer) const;
@@ -49,17 +64,20 @@ class Saver {
   std::string yaml_;
   std::vector<checkpoint::CompanionFile> companions_;
   Buffer snapshot_;
+  std::atomic<bool> is_wanted_ = false;  // ends the touching of its memory
   std::future<Buffer> preparing_;
-  double snapshot_seconds_ = 0;
+  double stall_seconds_ = 0;
+  std::future<void> copying_;
   std::future<checkpoint::SaveReport> running_;
 };
 
 // What the ranks that write no checkpoint do while rank 0 copies a state that is spread over them.
 void take_part_in_save(TrainingStep& step);
 
-// Reads weights and optimizer state of a checkpoint into `step` through `write`, after checking that
-// names, shapes and checksums all agree.
-void restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
-             const StateWriter& write);
+// Reads weights and optimizer state of a checkpoint into `step` through `write`, tensor by tensor
+// from the file to where they belong. That names, dtypes and shapes agree is checked before
+// anything is written; a FormatError for a checksum comes in the middle. Returns the bytes read.
+int64_t restore(const checkpoint::CheckpointReader& reader, TrainingStep& step,
+                const StateWriter& write);
 
 }  // namespace deltatrain::train

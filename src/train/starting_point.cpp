@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
@@ -14,6 +16,8 @@
 namespace deltatrain::train {
 
 namespace {
+
+using Json = nlohmann::json;
 
 constexpr int64_t kBlockElements = int64_t{1} << 22;
 
@@ -75,10 +79,12 @@ void require_same_tensors(const convert::WeightSource& source, TrainingStep& ste
                                  differences.summary()));
 }
 
-void read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step,
-                     const StateWriter& write) {
+// Returns the bytes read.
+int64_t read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step,
+                        const StateWriter& write) {
   const Context& context = step.context();
   std::vector<float> values;
+  int64_t bytes = 0;
   const auto fill = [&](const auto& read) {
     return [&, read](const Tensor& flat) {
       for (const layers::ParameterInfo& info : step.parameters().infos()) {
@@ -99,15 +105,18 @@ void read_parameters(const convert::WeightSource& source, bool moments, Training
               *std::find_if(tensors.begin(), tensors.end(),
                             [&info](const auto& spec) { return spec.name == info.name; });
           read_weight(source, stored, begin, n, values);
+          bytes += n * dtype_bytes(source.has_optimizer() ? DType::kF32 : stored.dtype);
         }));
-  if (!moments) return;
+  if (!moments) return bytes;
   for (const auto& [part, stored] :
        {std::pair{StatePart::kExpAvg, convert::StatePart::kExpAvg},
         std::pair{StatePart::kExpAvgSq, convert::StatePart::kExpAvgSq}}) {
     write(part, fill([&, stored_part = stored](const auto& info, int64_t begin, int64_t n) {
             source.read_state(stored_part, info.name, begin, n, values.data());
+            bytes += n * dtype_bytes(DType::kF32);
           }));
   }
+  return bytes;
 }
 
 // Where the data go on, in samples.
@@ -117,6 +126,59 @@ int64_t consumed(const convert::TrainingCounters& counters, const std::filesyste
   throw FormatError(error_text(path.string(), "consumed samples",
                                "a number in args or the scheduler",
                                "neither; checkpoint.finetune: true starts the data anew"));
+}
+
+// Adds to point.log what its counters mean: where the data go on, the optimizer's state, the
+// learning rate, and how the global batch differs from the one before.
+void tell_continuation(const Recipe& recipe, const LoadChoice& choice,
+                       std::optional<int64_t> batch_before, StartingPoint& point) {
+  point.log.push_back(fmt::format("iteration {}: data go on behind sample {}", point.iteration,
+                                  point.consumed_samples));
+  if (point.completed_steps > 0)
+    point.log.push_back(
+        fmt::format("optimizer: weights, moments and {} updates as stored", point.completed_steps));
+  point.log.push_back(fmt::format(
+      "learning rate: the recipe's schedule, not the checkpoint's, after {} steps: {:.3e}",
+      point.completed_steps,
+      optim::learning_rate(recipe.optimizer, recipe.schedule, recipe.train.train_iters,
+                           point.completed_steps)));
+  const int64_t batch = recipe.train.global_batch_size;
+  if (batch_before && *batch_before != batch) {
+    point.log.push_back(fmt::format(
+        "global batch: {} samples from here on, {} before; the data position counts samples, the "
+        "schedule steps",
+        batch, *batch_before));
+  }
+  point.log.push_back(
+      std::string(
+          "random numbers: from train.seed and the step; there is no state of theirs to load") +
+      (choice.no_load_rng ? ", so no_load_rng changes nothing" : ""));
+}
+
+// Of a native checkpoint, whether `train` saved it for a state like this one, with all that a run
+// goes on from. Others, converted ones, are taken over by what they hold.
+bool is_of_a_run(const checkpoint::CheckpointReader& reader, TrainingStep& step) {
+  const auto& extra = reader.state().extra;
+  return extra.contains("recipe") && extra.contains("completed_steps") &&
+         !reader.optimizer().empty() && !reader.model().empty() &&
+         reader.model().front().dtype == step.parameters().flat_gradient().dtype();
+}
+
+StartingPoint load_own_checkpoint(const checkpoint::CheckpointReader& reader, const Recipe& recipe,
+                                  const LoadChoice& choice, TrainingStep& step,
+                                  const StateWriter& write) {
+  const checkpoint::CheckpointState& state = reader.state();
+  const auto extra = [&state](const char* name) { return Json::parse(state.extra.at(name)); };
+  StartingPoint point;
+  point.iteration = state.step;
+  point.consumed_samples = state.consumed_samples;
+  point.completed_steps = extra("completed_steps").get<int64_t>();
+  point.recipe = extra("recipe").get<std::string>();
+  point.read_bytes = restore(reader, step, write);
+  std::optional<int64_t> batch;
+  if (state.extra.contains("global_batch_size")) batch = extra("global_batch_size").get<int64_t>();
+  tell_continuation(recipe, choice, batch, point);
+  return point;
 }
 
 }  // namespace
@@ -153,6 +215,10 @@ std::filesystem::path locate_checkpoint(const std::filesystem::path& path,
 StartingPoint load_starting_point(const std::filesystem::path& path, const Recipe& recipe,
                                   const LoadChoice& choice, TrainingStep& step,
                                   const StateWriter& write) {
+  if (!choice.finetune && !choice.no_load_optim && checkpoint::is_native_checkpoint(path)) {
+    const checkpoint::CheckpointReader reader(path);
+    if (is_of_a_run(reader, step)) return load_own_checkpoint(reader, recipe, choice, step, write);
+  }
   convert::OpenOptions open;
   open.config = recipe.model;  // of a Megatron checkpoint, whose args must then agree with it
   const auto source = convert::open_weights(path, open);
@@ -177,7 +243,7 @@ StartingPoint load_starting_point(const std::filesystem::path& path, const Recip
       point.completed_steps = *counters.completed_steps;
     }
   }
-  read_parameters(*source, moments && source->has_optimizer(), step, write);
+  point.read_bytes = read_parameters(*source, moments && source->has_optimizer(), step, write);
 
   std::vector<std::string>& log = point.log;
   log = source->notes();
@@ -187,29 +253,10 @@ StartingPoint load_starting_point(const std::filesystem::path& path, const Recip
         "finetune: the weights alone are taken; iteration, data and optimizer start anew");
     return point;
   }
-  const auto& optimizer = recipe.optimizer;
-  const double rate = optim::learning_rate(optimizer, recipe.schedule, recipe.train.train_iters,
-                                           point.completed_steps);
-  log.push_back(fmt::format("iteration {}: data go on behind sample {}", point.iteration,
-                            point.consumed_samples));
-  log.push_back(moments && source->has_optimizer()
-                    ? fmt::format("optimizer: weights, moments and {} updates as stored",
-                                  point.completed_steps)
-                    : "optimizer: moments are 0 and the schedule starts at its beginning" +
-                          std::string(choice.no_load_optim ? " (no_load_optim)" : ""));
-  log.push_back(
-      fmt::format("learning rate: the recipe's schedule, not the checkpoint's, after {} "
-                  "steps: {:.3e}",
-                  point.completed_steps, rate));
-  if (counters.global_batch_size && *counters.global_batch_size != recipe.train.global_batch_size) {
-    log.push_back(fmt::format(
-        "global batch: {} samples from here on, {} before; the data position counts samples, the "
-        "schedule steps",
-        recipe.train.global_batch_size, *counters.global_batch_size));
-  }
-  log.push_back(std::string("random numbers: from train.seed and the step; there is no state of "
-                            "theirs to load") +
-                (choice.no_load_rng ? ", so no_load_rng changes nothing" : ""));
+  if (!moments || !source->has_optimizer())
+    log.push_back("optimizer: moments are 0 and the schedule starts at its beginning" +
+                  std::string(choice.no_load_optim ? " (no_load_optim)" : ""));
+  tell_continuation(recipe, choice, counters.global_batch_size, point);
   return point;
 }
 

@@ -35,12 +35,15 @@ struct StartingPoint {
   int64_t consumed_samples = 0;
   int64_t completed_steps = 0;
   std::optional<std::string> recipe;  // YAML of the run that saved it, where its counters are taken
+  int64_t read_bytes = 0;             // as they are stored
   std::vector<std::string> log;       // what was taken and what it means, a line each
 };
 
 // Reads weights (the masters where there are such) and, as `choice` says, moments and counters into
-// `step` through `write`. Names, shapes and the model have to agree with the recipe's; FormatError or ConfigError
-// otherwise, with everything that differs, before anything is changed.
+// `step` through `write`. Names, shapes and the model have to agree with the recipe's; FormatError
+// or ConfigError otherwise, with everything that differs, before anything is changed. The whole of
+// what `train` saved in the native form goes from its files straight to where it belongs; a
+// FormatError for a checksum then comes in the middle.
 StartingPoint load_starting_point(const std::filesystem::path& path, const Recipe& recipe,
                                   const LoadChoice& choice, TrainingStep& step,
                                   const StateWriter& write);

@@ -44,6 +44,19 @@ using Clock = std::chrono::steady_clock;
 // The first step searches for product algorithms and the second may still load kernels.
 constexpr int64_t kProfiledStep = 3;
 
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string rate_text(int64_t bytes, double seconds) {
+  return fmt::format("read {} in {:.2f} s ({}/s)", size_text(bytes), seconds,
+                     size_text(static_cast<int64_t>(static_cast<double>(bytes) / seconds)));
+}
+
+LoadChoice load_choice(const CheckpointConfig& config) {
+  return {config.finetune, config.no_load_optim, config.no_load_rng};
+}
+
 TokenBatch as_token_batch(const data::MicroBatch& batch) {
   return {.ids = batch.input_ids_R, .labels = batch.labels_R, .offsets = batch.sequence_offsets};
 }
@@ -81,11 +94,9 @@ class Trainer {
   void share_algorithms();
   void start();
   void resume();
-  void take(const std::filesystem::path& from, const std::vector<std::string>& problems,
-            const LoadChoice& choice);
+  std::filesystem::path locate(const std::filesystem::path& path, std::optional<int64_t> step);
+  void go_on_from(const std::filesystem::path& from, const LoadChoice& choice);
   void tell_if_done();
-  static bool is_of_a_run(const std::filesystem::path& from);
-  void warn_of_changes(const std::string& recipe_before, const std::filesystem::path& from);
   void loop();
   void one_step();
   RunDevice run_device() const;
@@ -268,9 +279,7 @@ void Trainer::set_state() {
 void Trainer::start() {
   const CheckpointConfig& config = recipe_.checkpoint;
   if (config.load) {
-    std::vector<std::string> problems;
-    take(locate_checkpoint(*config.load, config.ckpt_step, config.fallback, &problems), problems,
-         {config.finetune, config.no_load_optim, config.no_load_rng});
+    go_on_from(locate(*config.load, config.ckpt_step), load_choice(config));
     saved_at_ = -1;  // not in this run's folder
     return;
   }
@@ -281,29 +290,51 @@ void Trainer::start() {
     });
     return;
   }
+  const auto start = Clock::now();
   const StartingPoint point = load_starting_point(*config.init_from, recipe_, {.finetune = true},
                                                   *step_, ranks_.writer(*step_));
   for (const std::string& line : point.log) reporter_.message("train", line);
+  reporter_.message("train", rate_text(point.read_bytes, seconds_since(start)));
+}
+
+std::filesystem::path Trainer::locate(const std::filesystem::path& path,
+                                      std::optional<int64_t> step) {
+  std::vector<std::string> problems;
+  std::filesystem::path found =
+      locate_checkpoint(path, step, recipe_.checkpoint.fallback, &problems);
+  for (const std::string& problem : problems) reporter_.warning("resume", problem);
+  return found;
 }
 
 // Takes a checkpoint over and says in the log what that means.
-void Trainer::take(const std::filesystem::path& from, const std::vector<std::string>& problems,
-                   const LoadChoice& choice) {
-  for (const std::string& problem : problems) reporter_.warning("resume", problem);
-  const StartingPoint point =
-      load_starting_point(from, recipe_, choice, *step_, ranks_.writer(*step_));
-  if (point.recipe) warn_of_changes(*point.recipe, from);
+void Trainer::go_on_from(const std::filesystem::path& from, const LoadChoice& choice) {
+  const auto start = Clock::now();
+  StartingPoint point = load_starting_point(from, recipe_, choice, *step_, ranks_.writer(*step_));
+  const double seconds = seconds_since(start);
   iteration_ = saved_at_ = began_at_ = point.iteration;
   completed_ = point.completed_steps;
   loader_->seek(point.consumed_samples);
+  point.log.push_back(rate_text(point.read_bytes, seconds));
   for (const std::string& line : point.log) reporter_.message("resume", line);
-  log_->resumed(iteration_, point.consumed_samples, from.string(), point.log);
+  if (point.recipe) {
+    for (const std::string& change :
+         digest_differences(recipe_, parse_recipe(*point.recipe, from.string(), {}).recipe)) {
+      point.log.push_back("changed since the checkpoint, and used from here on: " + change);
+      reporter_.warning("resume", point.log.back());
+    }
+  }
+  log_->resumed({.step = iteration_,
+                 .consumed_samples = point.consumed_samples,
+                 .checkpoint = from.string(),
+                 .meaning = point.log,
+                 .read_bytes = point.read_bytes,
+                 .read_seconds = seconds});
   tell_if_done();
 }
 
 void Trainer::resume() {
   const CheckpointConfig& config = recipe_.checkpoint;
-  LoadChoice choice{config.finetune, config.no_load_optim, config.no_load_rng};
+  LoadChoice choice = load_choice(config);
   std::optional<int64_t> step = config.ckpt_step;
   if (config.load) {
     // What the recipe says of another run's checkpoint was done when this run began.
@@ -313,23 +344,7 @@ void Trainer::resume() {
     choice = {};
     step.reset();
   }
-  std::vector<std::string> problems;
-  const std::filesystem::path from =
-      locate_checkpoint(folder_->checkpoints(), step, config.fallback, &problems);
-  if (choice.finetune || choice.no_load_optim || !is_of_a_run(from)) {
-    take(from, problems, choice);
-    return;
-  }
-  for (const std::string& problem : problems) reporter_.warning("resume", problem);
-  const checkpoint::CheckpointReader reader(from);
-  const checkpoint::CheckpointState& state = reader.state();
-  warn_of_changes(Json::parse(state.extra.at("recipe")).get<std::string>(), from);
-  restore(reader, *step_, ranks_.writer(*step_));
-  iteration_ = saved_at_ = state.step;
-  completed_ = Json::parse(state.extra.at("completed_steps")).get<int64_t>();
-  loader_->seek(state.consumed_samples);
-  log_->resumed(iteration_, state.consumed_samples, from.string(), {});
-  tell_if_done();
+  go_on_from(locate(folder_->checkpoints(), step), choice);
 }
 
 void Trainer::tell_if_done() {
@@ -337,22 +352,6 @@ void Trainer::tell_if_done() {
   reporter_.message("train", fmt::format("nothing to do: train.train_iters is {}, and step {} is "
                                          "done",
                                          recipe_.train.train_iters, iteration_));
-}
-
-// Whether a native checkpoint was saved by `train`; others, converted ones, are taken over by what
-// they hold.
-bool Trainer::is_of_a_run(const std::filesystem::path& from) {
-  if (!checkpoint::is_native_checkpoint(from)) return false;
-  const checkpoint::CheckpointReader reader(from);
-  return reader.state().extra.contains("recipe") &&
-         reader.state().extra.contains("completed_steps") && !reader.optimizer().empty();
-}
-
-void Trainer::warn_of_changes(const std::string& recipe_before, const std::filesystem::path& from) {
-  for (const std::string& change :
-       digest_differences(recipe_, parse_recipe(recipe_before, from.string(), {}).recipe)) {
-    reporter_.warning("resume", "changed since the checkpoint, and used from here on: " + change);
-  }
 }
 
 void Trainer::one_step() {
@@ -378,6 +377,7 @@ void Trainer::one_step() {
   double loss = 0;
   {
     const auto waiting = ranks_.waiting("sums over ranks and update");
+    if (saver_ != nullptr) saver_->finish_copy();
     update = step_->update(rate, completed_ + 1);
     loss = step_->loss_sum() / valid;
   }
@@ -494,8 +494,8 @@ void Trainer::sample() {
 
 void Trainer::report_save(Saver::Wait wait) {
   if (saver_ == nullptr) return;  // rank 0 saves
-  const auto report = saver_->finished(wait);
-  if (report) log_->saved(*report, saver_->last_snapshot_seconds());
+  const auto finished = saver_->finished(wait);
+  if (finished) log_->saved(finished->report, finished->stall_seconds);
 }
 
 void Trainer::save() {
@@ -587,7 +587,8 @@ TrainResult Trainer::run() {
         step_ranks());
     if (ranks_.is_first()) {
       saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
-      saver_->prepare(*step_);
+      // A resumed run has its state to read first, with memory for nothing besides.
+      if (!options_.resume) saver_->prepare(*step_);
       log_->begin(resolved_, options_.command, run_device(), step_->parameters().num_parameters(),
                   plan, plan.total(on_host()));
       if (collectives_ != nullptr)
@@ -596,6 +597,7 @@ TrainResult Trainer::run() {
       tell_decay_groups();
     }
     set_state();
+    if (options_.resume && ranks_.is_first()) saver_->prepare(*step_);
     compare_weights();
     share_algorithms();
     if (ranks_.is_first()) folder_->write_recipe(resolved_.to_yaml());

@@ -10,26 +10,12 @@
 
 #include "base/files.h"
 #include "base/hash.h"
+#include "config/models.h"
 #include "convert/parameter_table.h"
 #include "support/test_files.h"
 
 namespace deltatrain::convert {
 namespace {
-
-// The 300M models of the golden files.
-ModelConfig model_300m(ModelFamily family) {
-  ModelConfig config;
-  config.family = family;
-  config.vocab_size = 128256;
-  config.hidden_size = 1024;
-  config.intermediate_size = 4096;
-  config.num_hidden_layers = 12;
-  config.num_v_heads = 8;
-  config.num_heads = family == ModelFamily::kKda ? 8 : 4;
-  config.head_dim = family == ModelFamily::kKda ? 32 : 64;
-  config.expand_v = family == ModelFamily::kKda ? 2 : 1;
-  return config;
-}
 
 // Distance in representable numbers.
 int64_t ulps(float a, float b) {
@@ -42,7 +28,7 @@ int64_t ulps(float a, float b) {
   return std::abs(ordered(a) - ordered(b));
 }
 
-class FlaInitTest : public ::testing::TestWithParam<std::pair<const char*, ModelFamily>> {};
+class FlaInitTest : public ::testing::TestWithParam<std::pair<const char*, ModelConfig>> {};
 
 TEST_P(FlaInitTest, EveryTensorEqualsFlasBitForBit) {
   const auto golden = nlohmann::json::parse(
@@ -50,7 +36,7 @@ TEST_P(FlaInitTest, EveryTensorEqualsFlasBitForBit) {
   TorchGenerator generator(42);
   std::set<std::string> seen;
   int64_t total = 0;
-  draw_fla_weights(model_300m(GetParam().second), generator,
+  draw_fla_weights(GetParam().second, generator,
                    [&](const std::string& name, std::vector<float>&& values) {
                      ASSERT_TRUE(golden["params"].contains(name)) << name;
                      const auto& want = golden["params"][name];
@@ -75,24 +61,23 @@ TEST_P(FlaInitTest, EveryTensorEqualsFlasBitForBit) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, FlaInitTest,
-                         ::testing::Values(std::pair("gdn300", ModelFamily::kGatedDeltaNet),
-                                           std::pair("kda300", ModelFamily::kKda)),
+                         ::testing::Values(std::pair("gdn300", test::gdn_300m()),
+                                           std::pair("kda300", test::kda_300m())),
                          [](const auto& tested) { return tested.param.first; });
 
 ModelConfig small_hybrid() {
-  ModelConfig config = model_300m(ModelFamily::kKda);
+  ModelConfig config = test::kda_300m();
   config.vocab_size = 512;
   config.hidden_size = 64;
   config.intermediate_size = 128;
   config.num_hidden_layers = 2;
-  config.attn = MlaConfig{};
-  config.attn->layers = {1};
-  config.attn->num_heads = 4;
-  config.attn->q_lora_rank = 24;
-  config.attn->kv_lora_rank = 16;
-  config.attn->qk_nope_head_dim = 8;
-  config.attn->qk_rope_head_dim = 8;
-  config.attn->v_head_dim = 16;
+  config.attn = MlaConfig{.layers = {1},
+                          .num_heads = 4,
+                          .q_lora_rank = 24,
+                          .kv_lora_rank = 16,
+                          .qk_nope_head_dim = 8,
+                          .qk_rope_head_dim = 8,
+                          .v_head_dim = 16};
   return config;
 }
 
@@ -116,7 +101,7 @@ TEST(InitialWeightsTest, EveryParameterIsDrawnOnceInEitherManner) {
 }
 
 TEST(InitialWeightsTest, DistributionsAreThoseAnnounced) {
-  ModelConfig config = model_300m(ModelFamily::kKda);
+  ModelConfig config = test::kda_300m();
   config.vocab_size = 512;
   config.num_hidden_layers = 4;
   TorchGenerator generator(1);

@@ -41,15 +41,13 @@ ModelConfig small_model(ModelFamily family, bool attention) {
   c.expand_v = 1.5;
   c.tie_word_embeddings = false;
   if (!attention) return c;
-  MlaConfig a;
-  a.layers = {1};
-  a.num_heads = 2;
-  a.q_lora_rank = 10;
-  a.kv_lora_rank = 7;
-  a.qk_nope_head_dim = 3;
-  a.qk_rope_head_dim = 4;
-  a.v_head_dim = 5;
-  c.attn = a;
+  c.attn = MlaConfig{.layers = {1},
+                     .num_heads = 2,
+                     .q_lora_rank = 10,
+                     .kv_lora_rank = 7,
+                     .qk_nope_head_dim = 3,
+                     .qk_rope_head_dim = 4,
+                     .v_head_dim = 5};
   return c;
 }
 

@@ -17,26 +17,22 @@ namespace deltatrain {
 namespace {
 
 ModelConfig hybrid(ModelFamily family) {
-  ModelConfig c;
-  c.family = family;
-  c.vocab_size = 2048;
-  c.hidden_size = 256;
-  c.intermediate_size = 512;
-  c.num_hidden_layers = 3;
-  c.num_heads = 4;
-  c.num_v_heads = 8;
-  c.head_dim = 32;
-  c.expand_v = 2;
-  MlaConfig a;
-  a.layers = {2};
-  a.num_heads = 4;
-  a.q_lora_rank = 96;
-  a.kv_lora_rank = 64;
-  a.qk_nope_head_dim = 32;
-  a.qk_rope_head_dim = 32;
-  a.v_head_dim = 64;
-  c.attn = a;
-  return c;
+  return {.family = family,
+          .vocab_size = 2048,
+          .hidden_size = 256,
+          .intermediate_size = 512,
+          .num_hidden_layers = 3,
+          .num_heads = 4,
+          .num_v_heads = 8,
+          .head_dim = 32,
+          .expand_v = 2,
+          .attn = MlaConfig{.layers = {2},
+                            .num_heads = 4,
+                            .q_lora_rank = 96,
+                            .kv_lora_rank = 64,
+                            .qk_nope_head_dim = 32,
+                            .qk_rope_head_dim = 32,
+                            .v_head_dim = 64}};
 }
 
 bool ends_with_any(const std::string& name, std::initializer_list<const char*> endings) {

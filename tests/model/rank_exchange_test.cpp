@@ -88,7 +88,8 @@ Outcome two_steps(const ModelConfig& config, const StepRanks& ranks, int num_bat
                                      {StatePart::kExpAvg, &outcome.exp_avg},
                                      {StatePart::kExpAvgSq, &outcome.exp_avg_sq}}) {
     values->resize(static_cast<size_t>(step.state_part_bytes()) / sizeof(float));
-    step.read_state(part, values->data());
+    const Tensor flat = step.gather_state(part);
+    context.device->copy_to_host(values->data(), flat.raw(), static_cast<size_t>(flat.num_bytes()));
   }
   return outcome;
 }

@@ -142,7 +142,7 @@ TEST_F(RunLogTest, AResumedProcessStartsWithALineOfItsFirstIteration) {
     std::filesystem::create_directories(folder_ / "run/checkpoints");
     RunFolder run(folder_ / "run", RunFolder::Mode::kResume);
     RunLog log(run, recipe_, notes_);
-    log.resumed(12, 48, "checkpoint", {});
+    log.resumed({.step = 12, .consumed_samples = 48, .checkpoint = "checkpoint", .meaning = {}});
     log_steps(log, 13, 20);
   }
   const report::RunRecord lines = report::read_run(folder_ / "run/log.txt");
