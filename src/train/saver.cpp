@@ -15,16 +15,11 @@
 #include "convert/convert.h"
 #include "device/side_copy.h"
 #include "formats/element_cast.h"
+#include "train/stopwatch.h"
 
 namespace deltatrain::train {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // In the order of the blocks of a snapshot.
 constexpr std::array kStateParts = {StatePart::kWeights, StatePart::kExpAvg, StatePart::kExpAvgSq};

@@ -17,8 +17,6 @@ namespace deltatrain::train {
 
 namespace {
 
-using Json = nlohmann::json;
-
 constexpr int64_t kBlockElements = int64_t{1} << 22;
 
 bool is_there(const std::filesystem::path& path) {
@@ -168,7 +166,7 @@ StartingPoint load_own_checkpoint(const checkpoint::CheckpointReader& reader, co
                                   const LoadChoice& choice, TrainingStep& step,
                                   const StateWriter& write) {
   const checkpoint::CheckpointState& state = reader.state();
-  const auto extra = [&state](const char* name) { return Json::parse(state.extra.at(name)); };
+  const auto extra = [&state](const char* name) { return nlohmann::json::parse(state.extra.at(name)); };
   StartingPoint point;
   point.iteration = state.step;
   point.consumed_samples = state.consumed_samples;

@@ -32,6 +32,7 @@
 #include "train/saver.h"
 #include "train/starting_point.h"
 #include "train/step_profile.h"
+#include "train/stopwatch.h"
 #include "train/verdict.h"
 
 namespace deltatrain::train {
@@ -39,14 +40,9 @@ namespace deltatrain::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
 
 // The first step searches for product algorithms and the second may still load kernels.
 constexpr int64_t kProfiledStep = 3;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 std::string rate_text(int64_t bytes, double seconds) {
   return fmt::format("read {} in {:.2f} s ({}/s)", size_text(bytes), seconds,
