@@ -40,7 +40,7 @@ class SlowCopies final : public PassingDevice, public SideCopyingDevice {
     return std::make_unique<Copier>(*this);
   }
 
-  bool wait_for_step = true;
+  std::atomic<bool> wait_for_step = true;
   std::atomic<int> uploads = 0;
   std::atomic<int> beside_a_step = 0;  // copies that saw the next step begin
 
@@ -49,7 +49,7 @@ class SlowCopies final : public PassingDevice, public SideCopyingDevice {
    public:
     explicit Copier(SlowCopies& device) : device_(device), uploads_(device.uploads) {}
     void copy_to_host(void* to_host, const void* from, size_t bytes) override {
-      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
       while (device_.wait_for_step && device_.uploads == uploads_ &&
              std::chrono::steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -75,16 +75,20 @@ TEST_F(SaverTest, CopiesBesideTheNextStepWhatTheSaveFound) {
   const auto plan = backend::make_backend(DeviceKind::kPlan);
   SlowCopies device(cpu->device());
   run_on({&device, &cpu->table(), nullptr, DType::kF32},
-         {&plan->device(), &plan->table(), nullptr, DType::kF32}, "slow", overrides, false, {});
+         {&plan->device(), &plan->table(), nullptr, DType::kF32}, "slow", overrides, false,
+         [&device, step = 0]() mutable {
+           device.wait_for_step = ++step < 10;  // behind the last save comes no step
+           return 0;
+         });
   EXPECT_EQ(device.beside_a_step, 6);  // three parts, after steps 4 and 8; none comes after step 10
   for (const int64_t step : {4, 8, 10})
     EXPECT_EQ(weights("slow", step), weights("plain", step)) << step;
   EXPECT_EQ(metric("slow", "checkpoint", "stall_seconds").size(), 3U);
 }
 
-// What training waits for one save to be written, because the next is due, counts as the next
-// one's.
-TEST_F(SaverTest, CountsTheWaitForTheSaveBefore) {
+// Training waits for the copy before it changes the state, and for one save to be written when the
+// next is due, which counts as the next one's.
+TEST_F(SaverTest, CountsWhatTrainingWaitsFor) {
   const auto cpu = backend::make_backend(DeviceKind::kCpu);
   const auto plan_backend = backend::make_backend(DeviceKind::kPlan);
   SlowCopies device(cpu->device());
