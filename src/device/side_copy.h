@@ -24,8 +24,8 @@ class SideCopyingDevice {
 };
 
 // For copies of what the ops so far leave behind. Ops after this call run beside them, and must not
-// write what is being copied. One copier at a time. On other devices, whose memory is the host's,
-// it is Device::copy_to_host on the copier's thread.
+// write what is being copied. One copier at a time. On other devices whose memory is the host's, it
+// is Device::copy_to_host on the copier's thread; null for those whose copies hold up their ops.
 std::unique_ptr<SideCopier> make_side_copier(Device& device);
 
 }  // namespace deltatrain

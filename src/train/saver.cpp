@@ -152,14 +152,14 @@ void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
   Device& device = *step.context().device;
   std::array<Tensor, kStateParts.size()> parts;
   std::unique_ptr<SideCopier> copier;
-  if (step.keeps_whole_state()) {
+  if (step.keeps_whole_state()) copier = make_side_copier(device);
+  if (copier != nullptr) {
     for (size_t i = 0; i < parts.size(); ++i) parts[i] = step.gather_state(kStateParts[i]);
-    copier = make_side_copier(device);
-  } else {  // all parts are gathered in one place, which the next step needs
+  } else {  // at once: what is gathered lies in one place, which the next step needs
     char* to = snapshot(parts.size() * block);
     for (size_t i = 0; i < parts.size(); ++i) {
       const Tensor part = step.gather_state(kStateParts[i]);
-      make_side_copier(device)->copy_to_host(to + i * block, part.raw(), block);
+      device.copy_to_host(to + i * block, part.raw(), block);
     }
   }
   std::promise<void> copied;

@@ -1,5 +1,6 @@
 // Checkpoints of a run, written while training goes on. A thread copies the state into host memory
-// beside the next step's forward and backward pass, which only read it, then writes that snapshot.
+// beside the next step's forward and backward pass, which only read it, then writes that snapshot;
+// where device/side_copy.h has no copier, or ranks share the state, the copy comes before that step.
 #pragma once
 
 #include <atomic>

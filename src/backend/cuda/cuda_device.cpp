@@ -149,13 +149,6 @@ CudaDevice::~CudaDevice() {
     if (block.data != nullptr) cudaFreeHost(block.data);
   }
   for (cudaEvent_t event : marks_) cudaEventDestroy(event);
-  for (void* block : side_.blocks) {
-    if (block != nullptr) cudaFreeHost(block);
-  }
-  for (cudaEvent_t event : {side_.begin, side_.filled[0], side_.filled[1]}) {
-    if (event != nullptr) cudaEventDestroy(event);
-  }
-  if (side_.stream != nullptr) cudaStreamDestroy(side_.stream);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
 
@@ -291,55 +284,6 @@ std::vector<double> CudaDevice::take_marks() {
   }
   num_marks_ = 0;
   return seconds;
-}
-
-class CudaSideCopier final : public SideCopier {
- public:
-  explicit CudaSideCopier(CudaDevice& device) : device_(device) {
-    DELTATRAIN_CHECK(!device_.side_.is_used.exchange(true), "two copiers at a time");
-  }
-  ~CudaSideCopier() override { device_.side_.is_used = false; }
-
-  void copy_to_host(void* to_host, const void* from, size_t bytes) override {
-    device_.make_current();
-    CudaDevice::Side& side = device_.side_;
-    constexpr size_t kPiece = CudaDevice::kSideBytes, kBlocks = CudaDevice::kNumSideBlocks;
-    const auto piece_at = [bytes](size_t i) { return std::min(kPiece, bytes - i * kPiece); };
-    const auto fill = [&](size_t i) {
-      if (i * kPiece >= bytes) return;
-      check_cuda(
-          cudaMemcpyAsync(side.blocks[i % kBlocks], static_cast<const char*>(from) + i * kPiece,
-                          piece_at(i), cudaMemcpyDeviceToHost, side.stream),
-          "cudaMemcpyAsync");
-      check_cuda(cudaEventRecord(side.filled[i % kBlocks], side.stream), "cudaEventRecord");
-    };
-    for (size_t i = 0; i < kBlocks; ++i) fill(i);
-    for (size_t i = 0; i * kPiece < bytes; ++i) {
-      check_cuda(cudaEventSynchronize(side.filled[i % kBlocks]), "cudaEventSynchronize");
-      std::memcpy(static_cast<char*>(to_host) + i * kPiece, side.blocks[i % kBlocks], piece_at(i));
-      fill(i + kBlocks);
-    }
-  }
-
- private:
-  CudaDevice& device_;
-};
-
-std::unique_ptr<SideCopier> CudaDevice::make_side_copier() {
-  make_current();
-  if (side_.stream == nullptr) {
-    DELTATRAIN_CUDA_CALL(cudaStreamCreateWithFlags(&side_.stream, cudaStreamNonBlocking));
-    DELTATRAIN_CUDA_CALL(cudaEventCreateWithFlags(&side_.begin, cudaEventDisableTiming));
-    for (size_t i = 0; i < kNumSideBlocks; ++i) {
-      DELTATRAIN_CUDA_CALL(cudaMallocHost(&side_.blocks[i], kSideBytes));
-      DELTATRAIN_CUDA_CALL(cudaEventCreateWithFlags(
-          &side_.filled[i], cudaEventDisableTiming | cudaEventBlockingSync));
-    }
-  }
-  auto copier = std::make_unique<CudaSideCopier>(*this);
-  check(cudaEventRecord(side_.begin, stream_), "cudaEventRecord");
-  check(cudaStreamWaitEvent(side_.stream, side_.begin, 0), "cudaStreamWaitEvent");
-  return copier;
 }
 
 int64_t CudaDevice::free_memory_bytes() {

@@ -5,13 +5,11 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "device/context.h"
-#include "device/side_copy.h"
 
 namespace deltatrain::backend::cuda {
 
@@ -35,7 +33,7 @@ struct DeviceOptions {
   bool gemm_uniform_rows = false;
 };
 
-class CudaDevice final : public Device, public SideCopyingDevice {
+class CudaDevice final : public Device {
  public:
   // DeviceError: no such device, a driver older than this program's CUDA, or a compute capability
   // that this program has no machine code for.
@@ -56,7 +54,6 @@ class CudaDevice final : public Device, public SideCopyingDevice {
   std::unique_ptr<Recording> record(const std::function<void()>& ops) override;
   void mark() override;
   std::vector<double> take_marks() override;
-  std::unique_ptr<SideCopier> make_side_copier() override;  // one at a time
 
   // Makes this the calling thread's device; cheap where it is already.
   void make_current() const;
@@ -73,7 +70,6 @@ class CudaDevice final : public Device, public SideCopyingDevice {
 
  private:
   friend class GraphRecording;
-  friend class CudaSideCopier;
   void check(cudaError_t status, const char* call) const;
 
   // Copies to the device pass through pinned blocks, so that the host neither waits for the stream
@@ -85,23 +81,11 @@ class CudaDevice final : public Device, public SideCopyingDevice {
     cudaEvent_t free_again = nullptr;
   };
 
-  // Copies beside the ops: the card fills one pinned block while the other is emptied.
-  static constexpr size_t kNumSideBlocks = 2;
-  static constexpr size_t kSideBytes = size_t{16} << 20;
-  struct Side {
-    cudaStream_t stream = nullptr;
-    cudaEvent_t begin = nullptr;
-    std::array<void*, kNumSideBlocks> blocks{};
-    std::array<cudaEvent_t, kNumSideBlocks> filled{};
-    std::atomic<bool> is_used = false;
-  };
-
   int device_index_;
   CudaMemory memory_;
   cudaStream_t stream_ = nullptr;
   std::array<StagingBlock, kNumStagingBlocks> staging_;
   int next_staging_ = 0;
-  Side side_;  // made when first asked for
   int compute_capability_ = 0;
   int num_multiprocessors_ = 0;
   std::string description_;
