@@ -47,6 +47,7 @@ TensorDifferences compare_tensors(const std::vector<formats::TensorSpec>& wanted
     const bool same_dtype = want.dtype == got.dtype ||
                             (rule == DTypeRule::kFloating && formats::is_floating(want.dtype) &&
                              formats::is_floating(got.dtype));
+    differences.has_wrong_dtypes |= !same_dtype;
     if (!same_dtype || want.shape != got.shape) {
       differences.mismatched.push_back(want.name + ": expected " + describe(want) + ", got " +
                                        describe(got));

@@ -13,6 +13,7 @@ struct TensorDifferences {
   std::vector<std::string> missing;     // wanted, not there
   std::vector<std::string> extra;       // there, not wanted
   std::vector<std::string> mismatched;  // "name: expected f32 [2, 3], got f32 [3, 2]"
+  bool has_wrong_dtypes = false;        // some of these are of a dtype that the rule refuses
 
   bool none() const { return missing.empty() && extra.empty() && mismatched.empty(); }
   // One line: "2 missing (a, b), 1 extra (c),

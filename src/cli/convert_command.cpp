@@ -58,8 +58,10 @@ void run_convert(const ConvertArguments& arguments, Environment& environment) {
   std::fputs(text.c_str(), stdout);
   if (!report.written) {
     std::fflush(stdout);
-    throw CheckFailedError(fmt::format("{}: expected the tensors of its model, got {}",
-                                       arguments.from, report.differences.summary(3)));
+    const std::string what = fmt::format("{}: expected the tensors of its model, got {}",
+                                         arguments.from, report.differences.summary(3));
+    if (report.differences.has_wrong_dtypes) throw FormatError(what);
+    throw CheckFailedError(what);
   }
   environment.reporter.message("convert",
                                fmt::format("{} written to {}", report.source, arguments.to));
@@ -108,8 +110,8 @@ void add_convert_command(CLI::App& app, Environment& environment) {
                     "Read the result back and compare every bit");
   command->add_flag("--json", arguments->json, "Print the report as JSON");
   command->footer(
-      "Exit code 4 when a tensor is missing, extra or mis-shaped; then nothing is written. The\n"
-      "optimizer's state goes along between native and Megatron checkpoints.\n"
+      "Exit code 4 when a tensor is missing, extra or mis-shaped, 2 when one holds integers; then\n"
+      "nothing is written. The optimizer's state goes along between native and Megatron checkpoints.\n"
       "Example: deltatrain convert --from runs/gdn --to models/gdn --format hf --dtype bf16 "
       "--round-trip");
   command->callback([arguments, &environment] { run_convert(*arguments, environment); });
