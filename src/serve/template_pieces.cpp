@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/utf8.h"
 
 namespace deltatrain::serve {
 
@@ -122,6 +123,13 @@ class Cutter {
 }  // namespace
 
 std::vector<TemplatePiece> cut_template(std::string_view source, const std::string& where) {
+  // What a template's literals hold reaches functions that read well-formed text alone.
+  const size_t bad = text::find_ill_formed_utf8(source);
+  if (bad != std::string_view::npos) {
+    const auto line = 1 + std::ranges::count(source.substr(0, bad), '\n');
+    throw FormatError(error_text(where, "line " + std::to_string(line), "UTF-8",
+                                 "an ill-formed byte at offset " + std::to_string(bad)));
+  }
   return Cutter(source, where).take();
 }
 

@@ -19,7 +19,8 @@ struct TemplatePiece {
   int line = 1;
 };
 
-// FormatError, "WHERE: line N: ...", for marks without an end; sources of up to 1 MiB.
+// FormatError, "WHERE: line N: ...", for marks without an end and text that is no UTF-8; sources of
+// up to 1 MiB.
 std::vector<TemplatePiece> cut_template(std::string_view source, const std::string& where);
 
 }  // namespace deltatrain::serve

@@ -62,6 +62,8 @@ TEST(ChatTemplateTest, SourcesThatAreNotUnderstoodNameTheLine) {
       {"{% for in x %}{% endfor %}", "test: line 1: expected \"in\", got \"x\""},
       {"{{ 'a\\q' }}", "test: line 1: expected one of the escapes"},
       {"{{ a ? b }}", "test: line 1: expected an expression, got \"?\""},
+      {"a\n{{ 'M\xff' | lower }}",
+       "test: line 2: expected UTF-8, got an ill-formed byte at offset 7"},
       {"{% endif %}", "test: line 1: expected if, for, set"}};
   for (const auto& [source, message] : cases) {
     EXPECT_THAT(message_of([&] { ChatTemplate(source, "test", "", ""); }), HasSubstr(message))
