@@ -14,6 +14,7 @@
 #include "convert/megatron_source.h"
 #include "convert/parameter_table.h"
 #include "formats/torch_file.h"
+#include "support/small_models.h"
 #include "support/test_files.h"
 
 namespace deltatrain::convert {
@@ -27,27 +28,22 @@ using ::testing::HasSubstr;
 
 constexpr const char* kFile = "iter_0000000/mp_rank_00/model_optim_rng.pt";
 
-// A small model of every family, heads and widths all different, vocabulary not a multiple of 128.
-ModelConfig small_model(ModelFamily family, bool attention) {
-  ModelConfig c;
-  c.family = family;
-  c.vocab_size = 100;
+// A small model of every family whose widths are all different, so that a row in another's place
+// shows; the vocabulary is no multiple of 128.
+ModelConfig uneven_model(ModelFamily family, bool attention) {
+  ModelConfig c = test::small_model(family, attention, 100);
   c.hidden_size = 24;
   c.intermediate_size = 20;
   c.num_hidden_layers = 2;
-  c.num_heads = 2;
-  c.num_v_heads = 4;
   c.head_dim = 6;
   c.expand_v = 1.5;
   c.tie_word_embeddings = false;
   if (!attention) return c;
-  c.attn = MlaConfig{.layers = {1},
-                     .num_heads = 2,
-                     .q_lora_rank = 10,
-                     .kv_lora_rank = 7,
-                     .qk_nope_head_dim = 3,
-                     .qk_rope_head_dim = 4,
-                     .v_head_dim = 5};
+  c.attn->q_lora_rank = 10;
+  c.attn->kv_lora_rank = 7;
+  c.attn->qk_nope_head_dim = 3;
+  c.attn->qk_rope_head_dim = 4;
+  c.attn->v_head_dim = 5;
   return c;
 }
 
@@ -134,7 +130,7 @@ class LayoutTest : public ::testing::TestWithParam<LayerSpec> {
 
 // Row counts from the published layout: q K, k K, v V, gate V, beta, alpha.
 TEST_P(LayoutTest, EveryParameterOfGdnLandsWhereItBelongs) {
-  make(small_model(ModelFamily::kGatedDeltaNet, false));
+  make(uneven_model(ModelFamily::kGatedDeltaNet, false));
   const bool te = GetParam() == LayerSpec::kTe;
   for (const int b : {0, 1}) {
     const std::string from = "model.layers." + std::to_string(b) + ".";
@@ -169,7 +165,7 @@ TEST_P(LayoutTest, EveryParameterOfGdnLandsWhereItBelongs) {
 }
 
 TEST_P(LayoutTest, EveryParameterOfKdaLandsWhereItBelongs) {
-  make(small_model(ModelFamily::kKda, false));
+  make(uneven_model(ModelFamily::kKda, false));
   const bool te = GetParam() == LayerSpec::kTe;
   const std::string from = "model.layers.1.";
   const std::string to = "decoder.layers.2.";
@@ -206,7 +202,7 @@ INSTANTIATE_TEST_SUITE_P(Specs, LayoutTest, ::testing::Values(LayerSpec::kNoTe, 
 // Row r of every parameter holds r: the order of rows within a parameter shows.
 TEST(MegatronAttentionTest, RowsOfLatentAttentionAreInMegatronsRotaryOrder) {
   const TemporaryFolder folder;
-  const ModelConfig config = small_model(ModelFamily::kGatedDeltaNet, true);
+  const ModelConfig config = uneven_model(ModelFamily::kGatedDeltaNet, true);
   write_model_folder(folder / "hf", config, DType::kF32,
                      [](int64_t, int64_t row) { return static_cast<float>(row); });
   convert_model(folder / "hf", target(folder / "out", TargetFormat::kMegatron), silent_reporter());
@@ -261,7 +257,7 @@ class MegatronRoundTripTest : public ::testing::TestWithParam<RoundTripCase> {};
 
 TEST_P(MegatronRoundTripTest, MegatronToHuggingFaceAndBackIsTheSameFile) {
   const TemporaryFolder folder;
-  ModelConfig config = small_model(GetParam().family, GetParam().attention);
+  ModelConfig config = uneven_model(GetParam().family, GetParam().attention);
   config.vocab_size = 128;  // no padding, whose rows a Hugging Face folder doesn't hold
   uint32_t state = 1;
   write_model_folder(folder / "start", config, DType::kBF16, [&state](int64_t, int64_t) {
@@ -293,7 +289,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(MegatronVocabularyTest, PaddingRowsAreCutAndAdded) {
   const TemporaryFolder folder;
-  const ModelConfig config = small_model(ModelFamily::kGatedDeltaNet, false);
+  const ModelConfig config = uneven_model(ModelFamily::kGatedDeltaNet, false);
   write_model_folder(folder / "hf", config, DType::kF32,
                      [](int64_t, int64_t row) { return static_cast<float>(row); });
   convert_model(folder / "hf", target(folder / "out", TargetFormat::kMegatron), silent_reporter());
@@ -352,7 +348,7 @@ class ForeignTest : public ::testing::Test {
 TEST_F(ForeignTest, TheNamespaceSaysTheModel) {
   for (const bool attention : {false, true}) {
     const TemporaryFolder unused;
-    ModelConfig config = small_model(ModelFamily::kKda, attention);
+    ModelConfig config = uneven_model(ModelFamily::kKda, attention);
     std::filesystem::remove_all(folder_ / "hf");
     std::filesystem::remove_all(folder_ / "out");
     make(config);
@@ -363,7 +359,7 @@ TEST_F(ForeignTest, TheNamespaceSaysTheModel) {
 }
 
 TEST_F(ForeignTest, AnotherModelThanTheArgsSayIsRefused) {
-  ModelConfig config = small_model(ModelFamily::kGatedDeltaNet, false);
+  ModelConfig config = uneven_model(ModelFamily::kGatedDeltaNet, false);
   make(config);
   OpenOptions options;
   options.config = config;
@@ -371,12 +367,12 @@ TEST_F(ForeignTest, AnotherModelThanTheArgsSayIsRefused) {
   options.config->norm_eps = 1e-5;
   EXPECT_THAT(refusal(options), HasSubstr("model.norm_eps: expected 1e-06 as the checkpoint's args "
                                           "say, got 1e-05"));
-  options.config = small_model(ModelFamily::kKda, false);
+  options.config = uneven_model(ModelFamily::kKda, false);
   EXPECT_THAT(refusal(options), HasSubstr("missing (decoder.layers.0.mixer.f_b_proj.weight"));
 }
 
 TEST_F(ForeignTest, EveryDifferenceOfTheTensorsIsListedAndNothingWritten) {
-  make(small_model(ModelFamily::kGatedDeltaNet, false));
+  make(uneven_model(ModelFamily::kGatedDeltaNet, false));
   replace("decoder.layers.0.mixer.A_log", "decoder.layers.0.mixer.B_log");
   const auto result = test::run_program("convert --from " + (folder_ / "out").string() + " --to " +
                                         (folder_ / "back").string() + " --format hf");
@@ -388,27 +384,27 @@ TEST_F(ForeignTest, EveryDifferenceOfTheTensorsIsListedAndNothingWritten) {
 }
 
 TEST_F(ForeignTest, LeakedModelsAreRefusedByName) {
-  make(small_model(ModelFamily::kGatedDeltaNet, false), LayerSpec::kTe);
+  make(uneven_model(ModelFamily::kGatedDeltaNet, false), LayerSpec::kTe);
   replace("decoder.layers.0.mixer.in_proj.layer_norm_weight",
           "decoder.layers.0.mixer.in_projxx.layer_norm_bias");
   EXPECT_THAT(refusal(), HasSubstr("LayerNorm with biases, which is another model"));
 }
 
 TEST_F(ForeignTest, LeakedArgsAreRefusedByName) {
-  make(small_model(ModelFamily::kGatedDeltaNet, false));
+  make(uneven_model(ModelFamily::kGatedDeltaNet, false));
   replace("RMSNorm", "RMSnorm");
   EXPECT_THAT(refusal(), HasSubstr("args.normalization: expected RMSNorm, got RMSnorm, which makes "
                                    "another model"));
 }
 
 TEST_F(ForeignTest, SeparateProjectionsAreExplained) {
-  make(small_model(ModelFamily::kGatedDeltaNet, true));
+  make(uneven_model(ModelFamily::kGatedDeltaNet, true));
   replace("decoder.layers.0.mixer.out_norm.weight", "decoder.layers.000.mixer.q_proj.weight");
   EXPECT_THAT(refusal(), HasSubstr("KDA with separate projections"));
 }
 
 TEST_F(ForeignTest, ModelsInPartsAndOtherFormsAreNamed) {
-  make(small_model(ModelFamily::kGatedDeltaNet, false));
+  make(uneven_model(ModelFamily::kGatedDeltaNet, false));
   std::filesystem::create_directory(folder_ / "out/iter_0000000/mp_rank_01");
   EXPECT_THAT(refusal(), HasSubstr("mp_rank_01: a model in parts"));
   std::filesystem::remove_all(folder_ / "out/iter_0000000");
@@ -418,7 +414,7 @@ TEST_F(ForeignTest, ModelsInPartsAndOtherFormsAreNamed) {
 }
 
 TEST_F(ForeignTest, WithoutArgsAndConfigTheModelHasToBeGiven) {
-  const ModelConfig config = small_model(ModelFamily::kGatedDeltaNet, false);
+  const ModelConfig config = uneven_model(ModelFamily::kGatedDeltaNet, false);
   write_model_folder(folder_ / "hf", config, DType::kF32, [](int64_t, int64_t) { return 1.0F; });
   convert_model(folder_ / "hf", target(folder_ / "out", TargetFormat::kMegatron),
                 silent_reporter());
@@ -531,7 +527,7 @@ std::vector<MadeTensor> transformer_engine_hybrid() {
 }
 
 ModelConfig double_norm_model() {
-  ModelConfig config = small_model(ModelFamily::kGatedDeltaNet, true);
+  ModelConfig config = uneven_model(ModelFamily::kGatedDeltaNet, true);
   config.vocab_size = 128;
   config.attn->double_norms = true;
   return config;
@@ -637,7 +633,7 @@ TEST(MegatronTargetTest, TransformerEngineHybridsAreRefusedWithTheReason) {
 // are followed by 368 of padding.
 TEST(MegatronPaddingTest, PaddedProjectionsAreCut) {
   const TemporaryFolder folder;
-  ModelConfig config = small_model(ModelFamily::kKda, false);
+  ModelConfig config = uneven_model(ModelFamily::kKda, false);
   config.num_heads = 16;
   config.num_v_heads = 16;
   config.head_dim = 32;
