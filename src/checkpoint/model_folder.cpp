@@ -2,12 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <utility>
 
+#include "base/check.h"
 #include "base/error.h"
+#include "base/read_ahead.h"
 #include "checkpoint/tensor_matching.h"
+#include "formats/element_cast.h"
 
 namespace deltatrain::checkpoint {
+
+namespace {
+
+constexpr size_t kPieceBytes = size_t{2} << 20;
+
+}  // namespace
 
 struct ModelFolder::Contents {
   std::filesystem::path folder;
@@ -68,6 +77,56 @@ const formats::StoredTensor& ModelFolder::tensor(const std::string& name) const 
   return *contents_->foreign->at(name).tensor;
 }
 
+void ModelFolder::stream(const std::vector<std::string>& names,
+                         const CheckpointReader::PieceConsumer& consume) const {
+  if (contents_->native) {
+    std::map<std::string, size_t> widths;
+    for (const formats::TensorSpec& spec : contents_->tensors)
+      widths.emplace(spec.name, static_cast<size_t>(dtype_bytes(spec.dtype)));
+    contents_->native->stream_model(names, [&](const std::string& name, int64_t begin,
+                                               std::span<const std::byte> piece) {
+      if (piece.size() % widths.at(name) != 0) {
+        throw FormatError(error_text(
+            file_of(name).string(), name,
+            "data that begin at a multiple of their width, as they are saved", "another place"));
+      }
+      consume(name, begin, piece);
+    });
+    return;
+  }
+  struct Listed {
+    const std::string* name;
+    FilePart part;
+  };
+  std::vector<Listed> list;
+  for (const std::string& name : names) {
+    const formats::SafetensorsFolder::Entry& entry = contents_->foreign->at(name);
+    const std::span<const std::byte> bytes = entry.tensor->bytes;
+    // Another writer may begin its data anywhere, so that the blocks of the file that are read end
+    // within elements: such tensors come from the map.
+    const auto width = static_cast<size_t>(dtype_bytes(entry.tensor->dtype));
+    if (reinterpret_cast<uintptr_t>(bytes.data()) % width != 0) {
+      read_ahead(bytes);
+      for (size_t at = 0; at < bytes.size(); at += kPieceBytes)
+        consume(name, static_cast<int64_t>(at),
+                bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+      continue;
+    }
+    const std::span<const std::byte> whole(entry.file->header_bytes().data(),
+                                           static_cast<size_t>(entry.file->file_bytes()));
+    list.push_back({&name, {&entry.file->path(), whole, bytes}});
+  }
+  std::sort(list.begin(), list.end(), [](const Listed& a, const Listed& b) {
+    return std::pair(*a.part.path, a.part.bytes.data()) <
+           std::pair(*b.part.path, b.part.bytes.data());
+  });
+  std::vector<FilePart> parts;
+  for (const Listed& listed : list) parts.push_back(listed.part);
+  read_parts(parts, [&](size_t i, size_t begin, std::span<const std::byte> piece) {
+    consume(*list[i].name, static_cast<int64_t>(begin), piece);
+  });
+}
+
 const std::filesystem::path& ModelFolder::file_of(const std::string& name) const {
   const auto it = contents_->files.find(name);
   return it == contents_->files.end() ? contents_->folder : it->second;
@@ -115,10 +174,29 @@ void ModelFolder::read_all(std::span<const NamedTensor> parameters,
     throw FormatError(error_text(contents_->folder.string(), "", "the tensors of the model",
                                  differences.summary()));
   }
+  struct Place {
+    DType dtype;
+    Tensor tensor;
+  };
+  std::vector<std::string> names;
+  std::map<std::string, Place> places;
   for (const NamedTensor& named : parameters) {
+    DELTATRAIN_CHECK(named.tensor.is_contiguous(), named.name);
     const std::string& stored = stored_as.at(named.name);
-    formats::read_tensor(tensor(stored), named.tensor, file_of(stored).string(), stored);
+    names.push_back(stored);
+    const auto spec = std::ranges::find(found, named.name, &formats::TensorSpec::name);
+    places.emplace(stored, Place{spec->dtype, named.tensor});
   }
+  stream(names,
+         [&places](const std::string& name, int64_t begin, std::span<const std::byte> piece) {
+           const Place& place = places.at(name);
+           const int64_t width = dtype_bytes(place.dtype);
+           const DType dtype = place.tensor.dtype();
+           formats::cast_elements(
+               place.dtype, piece.data(), dtype,
+               static_cast<std::byte*>(place.tensor.raw()) + begin / width * dtype_bytes(dtype),
+               static_cast<int64_t>(piece.size()) / width);
+         });
 }
 
 }  // namespace deltatrain::checkpoint

@@ -42,6 +42,11 @@ class ModelFolder {
   const formats::StoredTensor& tensor(const std::string& name) const;
   const std::filesystem::path& file_of(const std::string& name) const;
 
+  // Passes the stored bytes of these tensors on, as CheckpointReader::stream_model does, past the
+  // page cache (base/read_ahead.h): pieces of whole elements, 2 MiB at most.
+  void stream(const std::vector<std::string>& names,
+              const CheckpointReader::PieceConsumer& consume) const;
+
   // Which stored name stands for which parameter, once second names are accounted for: PARAMETER ->
   // STORED. FormatError when both names of a tie are there with different values.
   std::map<std::string, std::string> resolve_ties(std::span<const TiedName> ties) const;

@@ -118,13 +118,58 @@ class MegatronSource : public WeightSource {
     DELTATRAIN_CHECK(optimizer_.has_value(), name);
     read_runs(rows_.at(name), begin, count,
               [&](const std::string& from, int64_t at, int64_t n, int64_t done) {
-                const MegatronMoments& moments = optimizer_->moments.at(from);
-                const MegatronStored& stored = part == StatePart::kExpAvg     ? moments.exp_avg
-                                               : part == StatePart::kExpAvgSq ? moments.exp_avg_sq
-                                               : moments.master               ? *moments.master
-                                                                              : *by_name_.at(from);
-                read_f32(stored, at, n, out + done);
+                read_f32(stored_state(part, from), at, n, out + done);
               });
+  }
+
+  void stream(StatePart part, const std::vector<std::string>& names,
+              const BlockConsumer& consume) const override {
+    // What each tensor of the file holds of the parameters.
+    struct Stretch {
+      const std::string* name;
+      int64_t first, count;  // elements of the file's tensor
+      int64_t before;        // of the parameter's elements
+    };
+    std::map<std::string, std::vector<Stretch>> stretches;
+    std::vector<std::string> others;
+    for (const std::string& name : names) {
+      const TensorRows& rows = rows_.at(name);
+      const bool streams = std::all_of(rows.runs.begin(), rows.runs.end(), [&](const RowRun& run) {
+        const MegatronStored& stored = stored_state(part, run.name);
+        return stored.file == &file_ && file_.can_stream(stored.tensor);
+      });
+      if (!streams) {
+        others.push_back(name);
+        continue;
+      }
+      read_runs(rows, 0, rows.shape.num_elements(),
+                [&](const std::string& from, int64_t at, int64_t n, int64_t done) {
+                  stretches[from].push_back({&name, at, n, done});
+                });
+    }
+    std::vector<formats::TorchTensor> tensors;
+    std::vector<const std::vector<Stretch>*> held;
+    for (const auto& [from, list] : stretches) {
+      tensors.push_back(stored_state(part, from).tensor);
+      held.push_back(&list);
+    }
+    std::vector<float> values;
+    file_.stream(tensors, [&](size_t i, int64_t begin, std::span<const std::byte> piece) {
+      const DType dtype = tensors[i].dtype;
+      const int64_t at = begin / dtype_bytes(dtype);
+      values.resize(piece.size() / static_cast<size_t>(dtype_bytes(dtype)));
+      const auto count = static_cast<int64_t>(values.size());
+      formats::cast_elements(dtype, piece.data(), DType::kF32, values.data(), count);
+      for (const Stretch& stretch : *held[i]) {
+        const int64_t from = std::max(at, stretch.first);
+        const int64_t to = std::min(at + count, stretch.first + stretch.count);
+        if (from >= to) continue;
+        consume(*stretch.name, stretch.before + (from - stretch.first),
+                std::span<const float>(values).subspan(static_cast<size_t>(from - at),
+                                                       static_cast<size_t>(to - from)));
+      }
+    });
+    WeightSource::stream(part, others, consume);
   }
 
   void release(const std::string& name) const override {
@@ -141,6 +186,15 @@ class MegatronSource : public WeightSource {
   }
 
  private:
+  // Where a Megatron tensor's state lies; the weights themselves where there are no masters.
+  const MegatronStored& stored_state(StatePart part, const std::string& from) const {
+    if (!optimizer_) return *by_name_.at(from);
+    const MegatronMoments& moments = optimizer_->moments.at(from);
+    if (part == StatePart::kExpAvg) return moments.exp_avg;
+    if (part == StatePart::kExpAvgSq) return moments.exp_avg_sq;
+    return moments.master ? *moments.master : *by_name_.at(from);
+  }
+
   static void drop(const MegatronStored& stored) {
     if (!stored.tensor.contiguous) return;
     const auto bytes =

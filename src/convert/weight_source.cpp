@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/error.h"
 #include "base/files.h"
+#include "base/read_ahead.h"
 #include "checkpoint/model_folder.h"
 #include "config/hf_config.h"
 #include "convert/megatron_source.h"
@@ -105,6 +106,35 @@ class FolderSource : public WeightSource {
     std::memcpy(out, stored.bytes.data() + begin * 4, static_cast<size_t>(count) * 4);
   }
 
+  void stream(StatePart part, const std::vector<std::string>& names,
+              const BlockConsumer& consume) const override {
+    std::vector<std::string> stored;
+    std::map<std::string, std::pair<std::string, DType>> meant;  // name and dtype by stored name
+    for (const formats::TensorSpec& spec : tensors_) {
+      if (std::ranges::find(names, spec.name) == names.end()) continue;
+      stored.push_back(part == StatePart::kMaster   ? stored_as_.at(spec.name)
+                       : part == StatePart::kExpAvg ? checkpoint::exp_avg_name(spec.name)
+                                                    : checkpoint::exp_avg_sq_name(spec.name));
+      meant[stored.back()] = {spec.name, spec.dtype};
+    }
+    std::vector<float> values;
+    const auto take = [&](const std::string& name, int64_t begin,
+                          std::span<const std::byte> piece) {
+      const auto& [parameter, dtype] = meant.at(name);
+      const int64_t width = dtype_bytes(dtype);
+      values.resize(piece.size() / static_cast<size_t>(width));
+      formats::cast_elements(dtype, piece.data(), DType::kF32, values.data(),
+                             static_cast<int64_t>(values.size()));
+      consume(parameter, begin / width, values);
+    };
+    if (part == StatePart::kMaster) {
+      model_.stream(stored, take);
+    } else {
+      DELTATRAIN_CHECK(has_optimizer_, folder().string());
+      state_->stream_optimizer(stored, take);
+    }
+  }
+
   TrainingCounters counters() const override {
     TrainingCounters counters{.iteration = step()};
     if (!state_) return counters;
@@ -150,6 +180,7 @@ class FolderSource : public WeightSource {
     const auto known = opened_.find(name);
     if (known != opened_.end()) return *known->second;
     const formats::StoredTensor& stored = model_.tensor(stored_as_.at(name));
+    if (!model_.is_native()) read_ahead(stored.bytes);
     opened_.emplace(name, &stored);
     return stored;
   }
@@ -175,6 +206,28 @@ class FolderSource : public WeightSource {
 
 void WeightSource::read_state(StatePart, const std::string& name, int64_t, int64_t, float*) const {
   throw InternalError(name + ": state of an optimizer was asked of weights alone");
+}
+
+void WeightSource::stream(StatePart part, const std::vector<std::string>& names,
+                          const BlockConsumer& consume) const {
+  std::map<std::string, const formats::TensorSpec*> specs;
+  for (const formats::TensorSpec& spec : tensors()) specs.emplace(spec.name, &spec);
+  for (const std::string& name : names) {
+    const formats::TensorSpec& spec = *specs.at(name);
+    int64_t begin = 0;
+    const auto pass_on = [&](const float* data, int64_t count) {
+      consume(name, begin, {data, static_cast<size_t>(count)});
+      begin += count;
+    };
+    if (has_optimizer()) {
+      for_each_state_block(*this, part, spec, pass_on);
+    } else {
+      DELTATRAIN_CHECK(part == StatePart::kMaster, name);
+      for_each_block(*this, spec, DType::kF32, [&](const void* data, int64_t bytes) {
+        pass_on(static_cast<const float*>(data), bytes / 4);
+      });
+    }
+  }
 }
 
 checkpoint::TensorDifferences WeightSource::differences() const {

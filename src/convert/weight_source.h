@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,15 @@ class WeightSource {
   // Elements [begin, begin + count) of a parameter's state. InternalError without has_optimizer().
   virtual void read_state(StatePart part, const std::string& name, int64_t begin, int64_t count,
                           float* out) const;
+
+  // All elements of these parameters' state in f32, block by block in whatever order is quickest
+  // to read; of a form without has_optimizer(), kMaster are the weights. Checksums that the form
+  // has are checked, the FormatError coming behind the last block of what it covers.
+  using BlockConsumer =
+      std::function<void(const std::string& name, int64_t begin, std::span<const float> values)>;
+  virtual void stream(StatePart part, const std::vector<std::string>& names,
+                      const BlockConsumer& consume) const;
+
   virtual TrainingCounters counters() const { return {.iteration = step()}; }
   // What a reader should know about how the weights were taken over, one line each.
   virtual std::vector<std::string> notes() const { return {}; }

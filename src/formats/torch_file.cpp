@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/check.h"
 #include "base/error.h"
+#include "base/read_ahead.h"
 
 namespace deltatrain::formats {
 
@@ -286,8 +288,45 @@ TorchTensor TorchFile::tensor(const PickleValue& value, const std::string& name)
   return tensor;
 }
 
+bool TorchFile::can_stream(const TorchTensor& tensor) const {
+  const auto width = static_cast<size_t>(dtype_bytes(tensor.dtype));
+  const auto bytes = static_cast<size_t>(tensor.shape.num_elements()) * width;
+  return tensor.contiguous && storage(tensor.key).size() == bytes &&
+         tensor.storage.size() == bytes &&
+         reinterpret_cast<uintptr_t>(tensor.storage.data()) % width == 0;
+}
+
+void TorchFile::stream(const std::vector<TorchTensor>& tensors,
+                       const PieceConsumer& consume) const {
+  std::vector<size_t> order(tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::sort(order.begin(), order.end(), [&tensors](size_t a, size_t b) {
+    return tensors[a].storage.data() < tensors[b].storage.data();
+  });
+  const std::span<const std::byte> whole = zip_ ? zip_->file_bytes() : legacy_->bytes();
+  std::vector<FilePart> parts;
+  for (const size_t i : order) {
+    DELTATRAIN_CHECK(can_stream(tensors[i]), tensors[i].key);
+    parts.push_back({&path_, whole, tensors[i].storage});
+  }
+  size_t current = 0;
+  uint32_t crc = 0;
+  const auto finish = [&] {
+    if (zip_) zip_->require_crc32(zip_root_ + "data/" + tensors[order[current]].key, crc);
+    ++current;
+    crc = 0;
+  };
+  read_parts(parts, [&](size_t i, size_t begin, std::span<const std::byte> piece) {
+    while (current < i) finish();
+    if (zip_) crc = update_crc32(crc, piece);
+    consume(order[i], static_cast<int64_t>(begin), piece);
+  });
+  while (current < parts.size()) finish();
+}
+
 void TorchFile::read(const TorchTensor& tensor, int64_t begin, int64_t count, void* out) const {
   if (zip_ && !checked_[tensor.key]) {
+    read_ahead(storage(tensor.key));
     zip_->check_crc32(zip_root_ + "data/" + tensor.key);
     checked_[tensor.key] = true;
   }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,6 +50,16 @@ class TorchFile {
   // Elements [begin, begin + count) in row-major order. The first read of a storage checks its
   // CRC-32.
   void read(const TorchTensor& tensor, int64_t begin, int64_t count, void* out) const;
+
+  // Whether stream() takes the tensor: contiguous, all of its storage, and at a multiple of its
+  // width in the file, as torch.save lays out tensors of their own.
+  bool can_stream(const TorchTensor& tensor) const;
+  // Passes all bytes of these tensors on, past the page cache (base/read_ahead.h): index of the
+  // tensor, first byte, whole elements, each tensor's in order, tensors as they lie in the file.
+  // CRC-32s are checked behind the last bytes of each.
+  using PieceConsumer =
+      std::function<void(size_t tensor, int64_t begin, std::span<const std::byte> piece)>;
+  void stream(const std::vector<TorchTensor>& tensors, const PieceConsumer& consume) const;
 
  private:
   void open_zip();

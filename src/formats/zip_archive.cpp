@@ -192,13 +192,20 @@ const ZipArchive::Member* ZipArchive::find(const std::string& name) const {
 
 void ZipArchive::check_crc32(const std::string& name) const {
   const Member& member = members_.at(name);
-  if (member.crc32 == 0) return;
-  const auto* data = reinterpret_cast<const Bytef*>(member.bytes.data());
-  const auto crc = static_cast<uint32_t>(::crc32_z(0, data, member.bytes.size()));
-  if (crc != member.crc32) {
+  if (member.crc32 != 0) require_crc32(name, update_crc32(0, member.bytes));
+}
+
+void ZipArchive::require_crc32(const std::string& name, uint32_t crc) const {
+  const Member& member = members_.at(name);
+  if (member.crc32 != 0 && crc != member.crc32) {
     fail(path().string(), shown(name) + ": CRC-32", std::to_string(member.crc32),
          std::to_string(crc));
   }
+}
+
+uint32_t update_crc32(uint32_t crc, std::span<const std::byte> data) {
+  return static_cast<uint32_t>(
+      ::crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
 }
 
 bool looks_like_zip(const std::filesystem::path& path) {

@@ -30,8 +30,13 @@ class ZipArchive {
   const std::map<std::string, Member>& members() const { return members_; }
   const Member* find(const std::string& name) const;  // null when absent
 
+  // All of the file, members and what lies between.
+  std::span<const std::byte> file_bytes() const { return file_.bytes(); }
+
   // FormatError when the member's CRC-32 is not the recorded one.
   void check_crc32(const std::string& name) const;
+  // The same where the member's CRC-32 is known to be `crc`.
+  void require_crc32(const std::string& name, uint32_t crc) const;
 
  private:
   MappedFile file_;
@@ -40,6 +45,9 @@ class ZipArchive {
 
 // Whether the file begins as a ZIP archive does.
 bool looks_like_zip(const std::filesystem::path& path);
+
+// CRC-32 of what `crc` is of, 0 of nothing, and of `data` behind it.
+uint32_t update_crc32(uint32_t crc, std::span<const std::byte> data);
 
 // Writes one member after the other, the data of each at a multiple of 64 bytes as PyTorch does, so
 // that a reader may map them. Sizes are known before; checksums are filled in afterwards.

@@ -3,8 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <span>
 
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
@@ -16,8 +17,6 @@
 namespace deltatrain::train {
 
 namespace {
-
-constexpr int64_t kBlockElements = int64_t{1} << 22;
 
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
@@ -36,21 +35,8 @@ void check_whole(const std::filesystem::path& path) {
   convert::verify_megatron_checksums(*file);
 }
 
-// One parameter's values as f32: the master, or the weight where there are no masters.
-void read_weight(const convert::WeightSource& source, const formats::TensorSpec& stored,
-                 int64_t begin, int64_t count, std::vector<float>& values) {
-  values.resize(static_cast<size_t>(count));
-  if (source.has_optimizer()) {
-    source.read_state(convert::StatePart::kMaster, stored.name, begin, count, values.data());
-    return;
-  }
-  std::vector<std::byte> raw(static_cast<size_t>(count * dtype_bytes(stored.dtype)));
-  source.read(stored.name, begin, count, raw.data());
-  formats::cast_elements(stored.dtype, raw.data(), DType::kF32, values.data(), count);
-}
-
 void copy_in(const Context& context, const Tensor& flat, int64_t element,
-             const std::vector<float>& values) {
+             std::span<const float> values) {
   const int64_t width = dtype_bytes(flat.dtype());
   const auto count = static_cast<int64_t>(values.size());
   char* to = static_cast<char*>(flat.raw()) + element * width;
@@ -81,39 +67,28 @@ void require_same_tensors(const convert::WeightSource& source, TrainingStep& ste
 int64_t read_parameters(const convert::WeightSource& source, bool moments, TrainingStep& step,
                         const StateWriter& write) {
   const Context& context = step.context();
-  std::vector<float> values;
-  int64_t bytes = 0;
-  const auto fill = [&](const auto& read) {
-    return [&, read](const Tensor& flat) {
-      for (const layers::ParameterInfo& info : step.parameters().infos()) {
-        const int64_t count = info.num_elements();
-        for (int64_t begin = 0; begin < count; begin += kBlockElements) {
-          const int64_t n = std::min(kBlockElements, count - begin);
-          values.resize(static_cast<size_t>(n));
-          read(info, begin, n);
-          copy_in(context, flat, info.offset + begin, values);
-        }
-        source.release(info.name);
-      }
-    };
-  };
-  write(StatePart::kWeights, fill([&](const auto& info, int64_t begin, int64_t n) {
-          const auto& tensors = source.tensors();
-          const formats::TensorSpec& stored =
-              *std::find_if(tensors.begin(), tensors.end(),
-                            [&info](const auto& spec) { return spec.name == info.name; });
-          read_weight(source, stored, begin, n, values);
-          bytes += n * dtype_bytes(source.has_optimizer() ? DType::kF32 : stored.dtype);
-        }));
-  if (!moments) return bytes;
-  for (const auto& [part, stored] :
-       {std::pair{StatePart::kExpAvg, convert::StatePart::kExpAvg},
-        std::pair{StatePart::kExpAvgSq, convert::StatePart::kExpAvgSq}}) {
-    write(part, fill([&, stored_part = stored](const auto& info, int64_t begin, int64_t n) {
-            source.read_state(stored_part, info.name, begin, n, values.data());
-            bytes += n * dtype_bytes(DType::kF32);
-          }));
+  std::vector<std::string> names;
+  std::map<std::string, int64_t> offsets, widths;  // widths: of a stored element, in bytes
+  for (const layers::ParameterInfo& info : step.parameters().infos()) {
+    names.push_back(info.name);
+    offsets[info.name] = info.offset;
   }
+  for (const formats::TensorSpec& spec : source.tensors())
+    widths[spec.name] = dtype_bytes(source.has_optimizer() ? DType::kF32 : spec.dtype);
+  int64_t bytes = 0;
+  const auto read = [&](StatePart part, convert::StatePart stored) {
+    write(part, [&](const Tensor& flat) {
+      source.stream(stored, names,
+                    [&](const std::string& name, int64_t begin, std::span<const float> values) {
+                      copy_in(context, flat, offsets.at(name) + begin, values);
+                      bytes += static_cast<int64_t>(values.size()) * widths.at(name);
+                    });
+    });
+  };
+  read(StatePart::kWeights, convert::StatePart::kMaster);
+  if (!moments) return bytes;
+  read(StatePart::kExpAvg, convert::StatePart::kExpAvg);
+  read(StatePart::kExpAvgSq, convert::StatePart::kExpAvgSq);
   return bytes;
 }
 
@@ -166,7 +141,9 @@ StartingPoint load_own_checkpoint(const checkpoint::CheckpointReader& reader, co
                                   const LoadChoice& choice, TrainingStep& step,
                                   const StateWriter& write) {
   const checkpoint::CheckpointState& state = reader.state();
-  const auto extra = [&state](const char* name) { return nlohmann::json::parse(state.extra.at(name)); };
+  const auto extra = [&state](const char* name) {
+    return nlohmann::json::parse(state.extra.at(name));
+  };
   StartingPoint point;
   point.iteration = state.step;
   point.consumed_samples = state.consumed_samples;

@@ -2,6 +2,10 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <fstream>
+#include <vector>
+
 #include "base/error.h"
 #include "checkpoint/small_checkpoint.h"
 #include "support/test_files.h"
@@ -98,6 +102,40 @@ TEST(ModelFolderTest, ReadsACheckpointAndConvertsItsDtypes) {
   EXPECT_EQ(embedding[9].bits, BFloat16(expected.model()[0].tensor.data<float>()[9]).bits);
   EXPECT_EQ(norm[3], static_cast<double>(
                          static_cast<float>(expected.model()[1].tensor.data<BFloat16>()[3])));
+}
+
+// Tensors of several blocks of a file, and data that begin where other writers may put them.
+TEST(ModelFolderTest, ReadsLargeTensorsWhereverTheirDataBegin) {
+  const int64_t count = 700001;
+  std::vector<float> wide(static_cast<size_t>(count));
+  std::vector<BFloat16> narrow(static_cast<size_t>(2 * count));
+  for (int64_t i = 0; i < count; ++i) {
+    wide[static_cast<size_t>(i)] = static_cast<float>(i) + 0.5F;
+    narrow[static_cast<size_t>(2 * i)] = BFloat16(static_cast<float>(i % 251));
+    narrow[static_cast<size_t>(2 * i + 1)] = BFloat16(-1.0F);
+  }
+  for (size_t padding = 0; padding < 5; ++padding) {
+    const TemporaryFolder folder;
+    std::string header =
+        R"({"model.embeddings.weight":{"dtype":"F32","shape":[700001],"data_offsets":[0,2800004]},)"
+        R"("model.norm.weight":{"dtype":"BF16","shape":[1400002],"data_offsets":[2800004,5600008]}})";
+    header.append((8 - header.size() % 8) % 8 + padding, ' ');
+    const uint64_t length = header.size();
+    std::ofstream(folder / "model.safetensors", std::ios::binary)
+        .write(reinterpret_cast<const char*>(&length), 8)
+        .write(header.data(), static_cast<std::streamsize>(header.size()))
+        .write(reinterpret_cast<const char*>(wide.data()), 4 * count)
+        .write(reinterpret_cast<const char*>(narrow.data()), 4 * count);
+    std::vector<float> embedding(static_cast<size_t>(count)), norm(static_cast<size_t>(2 * count));
+    ModelFolder(folder.path())
+        .read_all(std::vector<NamedTensor>{
+            {"model.norm.weight", Tensor(norm.data(), DType::kF32, {2 * count})},
+            {"model.embeddings.weight", Tensor(embedding.data(), DType::kF32, {count})}});
+    EXPECT_EQ(embedding, wide) << padding;
+    EXPECT_TRUE(std::equal(norm.begin(), norm.end(), narrow.begin(), [](float got, BFloat16 want) {
+      return got == static_cast<float>(want);
+    })) << padding;
+  }
 }
 
 TEST(ModelFolderTest, SaysWhatItLookedFor) {

@@ -1,9 +1,12 @@
 // Megatron's checkpoints: where every parameter lies, both specs, both ways, and what is refused.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <span>
 
 #include "base/error.h"
 #include "base/files.h"
@@ -253,6 +256,23 @@ struct RoundTripCase {
   LayerSpec spec;
 };
 
+// All that stream() gives of the weights, which it may give in any order.
+std::map<std::string, std::vector<float>> streamed(const WeightSource& source) {
+  std::map<std::string, std::vector<float>> all;
+  std::vector<std::string> names;
+  for (const formats::TensorSpec& spec : source.tensors()) {
+    names.push_back(spec.name);
+    all[spec.name].assign(static_cast<size_t>(spec.shape.num_elements()), std::nanf(""));
+  }
+  source.stream(StatePart::kMaster, names,
+                [&all](const std::string& name, int64_t begin, std::span<const float> values) {
+                  ASSERT_LE(begin + static_cast<int64_t>(values.size()),
+                            static_cast<int64_t>(all.at(name).size()));
+                  std::copy(values.begin(), values.end(), all.at(name).begin() + begin);
+                });
+  return all;
+}
+
 class MegatronRoundTripTest : public ::testing::TestWithParam<RoundTripCase> {};
 
 TEST_P(MegatronRoundTripTest, MegatronToHuggingFaceAndBackIsTheSameFile) {
@@ -274,6 +294,7 @@ TEST_P(MegatronRoundTripTest, MegatronToHuggingFaceAndBackIsTheSameFile) {
             read_file(folder / (std::string("b/") + kFile)));
   EXPECT_EQ(read_file(folder / "hf/model.safetensors"),
             read_file(folder / "start/model.safetensors"));
+  EXPECT_EQ(streamed(*open_weights(folder / "a")), streamed(*open_weights(folder / "start")));
 }
 
 INSTANTIATE_TEST_SUITE_P(

@@ -227,5 +227,65 @@ TEST(TorchFileWriterTest, ReadsBackWhatItWrites) {
   EXPECT_THAT(values(file, *model.find("b"), "b"), ElementsAre(0.75));
 }
 
+// Tensors that have a storage of their own, whatever their order and size; a CRC-32 is checked
+// behind the bytes of its own tensor.
+TEST(TorchFileStreamTest, PassesOnWhatReadGives) {
+  const TemporaryFolder folder;
+  const std::filesystem::path path = folder / "large.pt";
+  const int64_t count = 1500001;
+  std::vector<float> large(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) large[static_cast<size_t>(i)] = static_cast<float>(i);
+  const BFloat16 small[3] = {BFloat16(1.0F), BFloat16(2.0F), BFloat16(3.0F)};
+  {
+    TorchFileWriter writer(path);
+    PickleWriter pickle;
+    pickle.begin_dict();
+    pickle.text("small");
+    writer.announce(DType::kBF16, {3}, pickle);
+    pickle.text("large");
+    writer.announce(DType::kF32, {count}, pickle);
+    pickle.end_dict();
+    writer.write_tree(pickle.finish());
+    writer.begin_tensor();
+    writer.write(small, sizeof small);
+    writer.begin_tensor();
+    writer.write(large.data(), 4 * count);
+    writer.commit();
+  }
+  const auto stream = [&path] {
+    const TorchFile file(path);
+    std::vector<TorchTensor> tensors;
+    for (const char* name : {"large", "small"})
+      tensors.push_back(file.tensor(*file.root().find(name), name));
+    std::vector<std::string> got(2);
+    file.stream(tensors, [&got](size_t i, int64_t begin, std::span<const std::byte> piece) {
+      EXPECT_EQ(static_cast<size_t>(begin), got[i].size());
+      got[i].append(reinterpret_cast<const char*>(piece.data()), piece.size());
+    });
+    return got;
+  };
+  const std::vector<std::string> got = stream();
+  EXPECT_EQ(got[1], std::string(reinterpret_cast<const char*>(small), sizeof small));
+  ASSERT_EQ(got[0].size(), static_cast<size_t>(4 * count));
+  EXPECT_EQ(std::memcmp(got[0].data(), large.data(), got[0].size()), 0);
+
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(3000000).put('?');
+  file.close();
+  EXPECT_THAT([&] { stream(); },
+              ::testing::ThrowsMessage<FormatError>(HasSubstr("large/data/1: CRC-32: expected ")));
+}
+
+TEST(TorchFileStreamTest, TakesOnlyTensorsThatAreTheirStorage) {
+  const TorchFile file(test::golden_path("torch") / "current.pt");
+  const PickleValue& model = *file.root().find("model");
+  const auto can = [&](const char* name) {
+    return file.can_stream(file.tensor(*model.find(name), name));
+  };
+  EXPECT_TRUE(can("plain"));
+  EXPECT_TRUE(can("parameter"));
+  for (const char* name : {"transposed", "part", "expanded"}) EXPECT_FALSE(can(name)) << name;
+}
+
 }  // namespace
 }  // namespace deltatrain::formats
