@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "base/files.h"
 #include "support/test_files.h"
+#include "support/tokenizer_files.h"
 #include "text/tokenizer.h"
 
 namespace deltatrain::text {
@@ -16,6 +16,7 @@ namespace {
 
 using nlohmann::json;
 using test::TemporaryFolder;
+using test::tokenizer_model_refusal;
 using testing::HasSubstr;
 
 std::string model_bytes(const std::string& name) {
@@ -59,37 +60,32 @@ TEST(SentencePieceFileTest, FlagsBesideTheFileDecideOnBosAndEos) {
   EXPECT_EQ(tokenizer.encode("a", AddSpecialTokens::kYes), want);
 }
 
-std::string refusal(const std::string& bytes) {
-  const TemporaryFolder folder;
-  write_file_atomically(folder / "tokenizer.model", bytes);
-  try {
-    Tokenizer::load(folder.path());
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ExitCode::kBadInput);
-    return error.what();
-  }
-  return "accepted";
-}
-
 // A message of the format may come in parts, of which the last counts: so a field is appended.
 TEST(SentencePieceFileTest, NamesWhatIsNotRead) {
   const std::string whole = model_bytes("llama");
-  EXPECT_EQ(refusal(whole), "accepted");
-  EXPECT_THAT(refusal(whole + std::string("\x12\x02\x18\x01")),
+  EXPECT_EQ(tokenizer_model_refusal(whole), "accepted");
+  EXPECT_THAT(tokenizer_model_refusal(whole + std::string("\x12\x02\x18\x01")),
               HasSubstr("tokenizer.model: trainer_spec.model_type: expected BPE, got unigram"));
-  EXPECT_THAT(refusal(whole + std::string("\x1a\x0a\x0a\x05nmtXX\x12\x01x")),
-              HasSubstr("tokenizer.model: normalizer_spec: expected the rules \"identity\", got \"nmtXX\""));
-  EXPECT_THAT(refusal(whole + std::string("\x12\x03\xc0\x01\x01")),
+  EXPECT_THAT(
+      tokenizer_model_refusal(whole + std::string("\x1a\x0a\x0a\x05nmtXX\x12\x01x")),
+      HasSubstr(
+          "tokenizer.model: normalizer_spec: expected the rules \"identity\", got \"nmtXX\""));
+  EXPECT_THAT(tokenizer_model_refusal(whole + std::string("\x12\x03\xc0\x01\x01")),
               HasSubstr("trainer_spec.treat_whitespace_as_suffix: expected false, got true"));
-  EXPECT_THAT(refusal(whole + std::string("\x0a\x03\x0a\x01\xff")), HasSubstr("expected a text in UTF-8"));
-  EXPECT_THAT(refusal(whole + std::string("\x0a\x05\x0a\x01q\x18\x05")), HasSubstr("expected a piece in use"));
-  EXPECT_THAT(refusal(whole + std::string("\x0a\x07\x0a\x05<unk>")), HasSubstr("\"<unk>\" again"));
+  EXPECT_THAT(tokenizer_model_refusal(whole + std::string("\x0a\x03\x0a\x01\xff")),
+              HasSubstr("expected a text in UTF-8"));
+  EXPECT_THAT(tokenizer_model_refusal(whole + std::string("\x0a\x05\x0a\x01q\x18\x05")),
+              HasSubstr("expected a piece in use"));
+  EXPECT_THAT(tokenizer_model_refusal(whole + std::string("\x0a\x07\x0a\x05<unk>")),
+              HasSubstr("\"<unk>\" again"));
 }
 
 TEST(SentencePieceFileTest, CutAnywhereItIsRefusedOrWhole) {
   const std::string whole = model_bytes("user_defined");
   for (size_t bytes = 1; bytes < whole.size(); bytes += 37)
-    EXPECT_THAT(refusal(whole.substr(0, bytes)), testing::AnyOf("accepted", HasSubstr("tokenizer.model: "))) << bytes;
+    EXPECT_THAT(tokenizer_model_refusal(whole.substr(0, bytes)),
+                testing::AnyOf("accepted", HasSubstr("tokenizer.model: ")))
+        << bytes;
 }
 
 }  // namespace
