@@ -153,6 +153,18 @@ void AtomicFileWriter::commit() {
   sync_directory(path_.parent_path());
 }
 
+bool link_file_atomically(const std::filesystem::path& file, const std::filesystem::path& name) {
+  std::filesystem::path temporary = name;
+  temporary += ".tmp-link-" + std::to_string(::getpid());
+  ::unlink(temporary.c_str());
+  if (::link(file.c_str(), temporary.c_str()) != 0) return false;
+  const bool renamed = ::rename(temporary.c_str(), name.c_str()) == 0;
+  // Renaming does nothing where the name is one of the same file already.
+  ::unlink(temporary.c_str());
+  if (renamed) sync_directory(name.parent_path());
+  return renamed;
+}
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view text) {
   AtomicFileWriter writer(path);
   writer.write(text);

@@ -62,6 +62,10 @@ class AtomicFileWriter {
   int64_t position_ = 0;
 };
 
+// Gives a file a second name (a hard link), which replaces a file that has it. False, with nothing changed, where the file
+// system cannot.
+bool link_file_atomically(const std::filesystem::path& file, const std::filesystem::path& name);
+
 void write_file_atomically(const std::filesystem::path& path, std::string_view text);
 
 // Flushes a directory's entries to the disk, so that a rename in it survives a power cut.

@@ -92,8 +92,14 @@ class IndexedDatasetWriter {
     end_document();
   }
 
-  // Sequences whose tokens are already in the type's bytes.
-  void add_raw_document(std::span<const std::byte> bytes);
+  // Documents of one sequence each, whose tokens are already in the type's bytes and lie end to end; one of length 0 is a
+  // document without a sequence, as Megatron writes it.
+  void add_raw_documents(std::span<const std::byte> bytes, std::span<const int32_t> lengths);
+
+  // The tokens of all documents are those of this file, which has been flushed to the disk and does not change any more: commit()
+  // makes the .bin a second name of it (a hard link), or a copy where the file system has none. Before the first document;
+  // documents are then added raw, with the bytes that stand in the file.
+  void take_tokens_of(const std::filesystem::path& file);
 
   int64_t num_sequences() const;
   int64_t num_documents() const;

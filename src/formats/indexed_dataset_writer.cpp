@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/error.h"
 #include "base/hash.h"
 #include "formats/indexed_dataset.h"
@@ -18,24 +19,30 @@ namespace deltatrain::formats {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 20;
+constexpr size_t kPieceBytes = size_t{1} << 18;
+constexpr size_t kMappedBytes = size_t{1} << 26;  // of a map in memory at a time
 
 // A file that will appear under its name on commit, written through a buffer and digested on the
 // way.
 class DigestedFile {
  public:
-  explicit DigestedFile(const std::filesystem::path& path) : file_(path) {
+  explicit DigestedFile(const std::filesystem::path& path) : path_(path), file_(path) {
     buffer_.reserve(kBufferBytes);
   }
 
   void write(const void* data, size_t bytes) {
     if (buffer_.size() + bytes > kBufferBytes) flush();
-    if (bytes > kBufferBytes) {
-      digest_.update(data, bytes);
-      file_.write(data, bytes);
+    const auto* from = static_cast<const std::byte*>(data);
+    if (bytes < kBufferBytes) {
+      buffer_.insert(buffer_.end(), from, from + bytes);
       return;
     }
-    const auto* from = static_cast<const std::byte*>(data);
-    buffer_.insert(buffer_.end(), from, from + bytes);
+    // What has been digested is still in the near caches when it is written.
+    for (size_t done = 0; done < bytes; done += kPieceBytes) {
+      const size_t piece = std::min(kPieceBytes, bytes - done);
+      digest_.update(from + done, piece);
+      file_.write(from + done, piece);
+    }
   }
 
   template <class T>
@@ -50,6 +57,27 @@ class DigestedFile {
     return {digest_.hex(), file_.position()};
   }
 
+  // Commits another file under this one's name; nothing has been written.
+  std::pair<std::string, int64_t> commit_link(const std::filesystem::path& other) {
+    const MappedFile map(other);
+    const std::span<const std::byte> bytes = map.bytes();
+    const auto for_each_part = [&](auto visit) {
+      for (size_t done = 0; done < bytes.size(); done += kMappedBytes) {
+        const auto part = bytes.subspan(done, std::min(kMappedBytes, bytes.size() - done));
+        visit(part);
+        drop_pages(part);
+      }
+    };
+    for_each_part(
+        [&](std::span<const std::byte> part) { digest_.update(part.data(), part.size()); });
+    if (!link_file_atomically(other, path_)) {
+      for_each_part(
+          [&](std::span<const std::byte> part) { file_.write(part.data(), part.size()); });
+      file_.commit();
+    }
+    return {digest_.hex(), static_cast<int64_t>(bytes.size())};
+  }
+
  private:
   void flush() {
     digest_.update(buffer_.data(), buffer_.size());
@@ -57,6 +85,7 @@ class DigestedFile {
     buffer_.clear();
   }
 
+  std::filesystem::path path_;
   AtomicFileWriter file_;
   Sha256 digest_;
   std::vector<std::byte> buffer_;
@@ -151,6 +180,7 @@ struct IndexedDatasetWriter::State {
   TokenType type;
   DocumentIndices indices;
   DigestedFile bin;
+  std::filesystem::path taken;  // the file of which the .bin will be a second name; empty: none
   Spool<int32_t> lengths;
   Spool<int64_t> documents;
   int64_t num_tokens = 0;
@@ -204,6 +234,7 @@ void pack_tokens(TokenType type, std::span<const int32_t> tokens, std::vector<st
 
 void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
   State& state = *state_;
+  DELTATRAIN_CHECK(state.taken.empty(), state.prefix + " has its tokens");
   state.narrowed.clear();
   pack_tokens(state.type, tokens, state.narrowed);
   state.count(static_cast<int64_t>(tokens.size()));
@@ -212,10 +243,24 @@ void IndexedDatasetWriter::add_sequence(std::span<const int32_t> tokens) {
 
 void IndexedDatasetWriter::end_document() { state_->documents.push(state_->lengths.size()); }
 
-void IndexedDatasetWriter::add_raw_document(std::span<const std::byte> bytes) {
-  state_->count(static_cast<int64_t>(bytes.size()) / token_bytes(state_->type));
-  state_->bin.write(bytes.data(), bytes.size());
-  end_document();
+void IndexedDatasetWriter::add_raw_documents(std::span<const std::byte> bytes,
+                                             std::span<const int32_t> lengths) {
+  State& state = *state_;
+  const int64_t before = state.num_tokens;
+  for (const int32_t length : lengths) {
+    if (length > 0) state.count(length);
+    end_document();
+  }
+  const int64_t item = token_bytes(state.type);
+  DELTATRAIN_CHECK((state.num_tokens - before) * item == static_cast<int64_t>(bytes.size()),
+                   std::to_string(state.num_tokens - before) + " tokens in " +
+                       std::to_string(bytes.size()) + " bytes");
+  if (state.taken.empty()) state.bin.write(bytes.data(), bytes.size());
+}
+
+void IndexedDatasetWriter::take_tokens_of(const std::filesystem::path& file) {
+  DELTATRAIN_CHECK(num_documents() == 0 && num_sequences() == 0, state_->prefix + " has documents");
+  state_->taken = file;
 }
 
 int64_t IndexedDatasetWriter::num_sequences() const { return state_->lengths.size(); }
@@ -225,7 +270,10 @@ int64_t IndexedDatasetWriter::num_tokens() const { return state_->num_tokens; }
 IndexedDatasetWriter::Digests IndexedDatasetWriter::commit() {
   State& state = *state_;
   Digests digests;
-  std::tie(digests.bin_sha256, digests.bin_bytes) = state.bin.commit();
+  std::tie(digests.bin_sha256, digests.bin_bytes) =
+      state.taken.empty() ? state.bin.commit() : state.bin.commit_link(state.taken);
+  DELTATRAIN_CHECK(digests.bin_bytes == state.num_tokens * token_bytes(state.type),
+                   state.prefix + ": " + std::to_string(digests.bin_bytes) + " bytes");
 
   DigestedFile idx(idx_path(state.prefix));
   const char magic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', 0, 0};

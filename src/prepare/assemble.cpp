@@ -34,6 +34,37 @@ class ReadPages {
   size_t dropped_ = 0;
 };
 
+// Documents that follow each other in a part and go to one destination, to be written at once.
+class DocumentRun {
+ public:
+  DocumentRun(std::span<const std::byte> tokens, size_t item_bytes)
+      : tokens_(tokens), item_bytes_(item_bytes) {}
+
+  void add(formats::IndexedDatasetWriter& writer, int32_t length) {
+    if (&writer != writer_ || end_ - begin_ >= kMaxBytes || lengths_.size() == kMaxDocuments)
+      flush();
+    writer_ = &writer;
+    lengths_.push_back(length);
+    end_ += static_cast<size_t>(length) * item_bytes_;
+  }
+  void flush() {
+    if (!lengths_.empty())
+      writer_->add_raw_documents(tokens_.subspan(begin_, end_ - begin_), lengths_);
+    lengths_.clear();
+    begin_ = end_;
+  }
+  size_t begin() const { return begin_; }  // nothing before is read again
+
+ private:
+  static constexpr size_t kMaxBytes = size_t{1} << 22;
+  static constexpr size_t kMaxDocuments = size_t{1} << 16;
+  std::span<const std::byte> tokens_;
+  size_t item_bytes_;
+  formats::IndexedDatasetWriter* writer_ = nullptr;
+  std::vector<int32_t> lengths_;
+  size_t begin_ = 0, end_ = 0;  // of the run, in tokens_
+};
+
 // Appends the whole of a finished data set.
 void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
             formats::TokenType type) {
@@ -41,17 +72,14 @@ void append(const std::string& prefix, formats::IndexedDatasetWriter& writer,
   const MappedFile bin(formats::bin_path(prefix));
   const int64_t item = formats::token_bytes(type);
   ReadPages pages(bin.bytes());
+  DocumentRun run(bin.bytes(), static_cast<size_t>(item));
   for (int64_t d = 0; d < dataset.num_documents(); ++d) {
     const int64_t i = dataset.document_begin(d);
-    if (i == dataset.document_begin(d + 1)) {
-      writer.end_document();
-      continue;
-    }
-    const auto begin = static_cast<size_t>(dataset.first_token(i) * item);
-    const auto bytes = static_cast<size_t>(dataset.length(i) * item);
-    writer.add_raw_document(bin.bytes().subspan(begin, bytes));
-    pages.read_to(begin + bytes);
+    run.add(writer,
+            i == dataset.document_begin(d + 1) ? 0 : static_cast<int32_t>(dataset.length(i)));
+    pages.read_to(run.begin());
   }
+  run.flush();
 }
 
 }  // namespace
@@ -84,8 +112,11 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
   int64_t tokens = 0;
   for (const std::string& stem : part_stems) {
     const PartReader part(stem, item);
+    // The tokens of a single part are those of the output as they stand: no need to write them again.
+    if (part_stems.size() == 1 && writers.size() == 1)
+      writers[0]->take_tokens_of(part.tokens_path());
     ReadPages pages(part.tokens());
-    size_t offset = 0;
+    DocumentRun run(part.tokens(), static_cast<size_t>(item));
     for (const int32_t length : part.lengths()) {
       const int64_t number = record++;
       if (length < 0) continue;
@@ -98,16 +129,11 @@ std::vector<TokenFiles> assemble(const std::vector<std::string>& part_stems, con
             std::floor((d + 1) * layout.valid_fraction) > std::floor(d * layout.valid_fraction) ? 1
                                                                                                 : 0;
       }
-      const size_t bytes = static_cast<size_t>(length) * static_cast<size_t>(item);
-      if (bytes == 0) {
-        writers[destination]->end_document();  // without a sequence, as Megatron writes it
-      } else {
-        writers[destination]->add_raw_document(part.tokens().subspan(offset, bytes));
-      }
-      offset += bytes;
-      pages.read_to(offset);
+      run.add(*writers[destination], length);
+      pages.read_to(run.begin());
       ++document;
     }
+    run.flush();
     tokens += part.counts().tokens;
     reporter.progress("merge", tokens, total_tokens, "tokens", "");
   }

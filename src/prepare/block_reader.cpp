@@ -156,17 +156,10 @@ class StreamBlockReader final : public BlockReader {
   void take(size_t cut, Block& block) {
     const auto begin = buffer_.begin();
     lines_ += std::count(begin, begin + static_cast<std::ptrdiff_t>(cut), '\n');
-    if (cut == buffer_.size()) {
-      block.bytes = std::move(buffer_);
-      buffer_ = {};
-      position_ += static_cast<int64_t>(cut);
-    } else {
-      std::string rest = buffer_.substr(cut);
-      block.bytes = std::move(buffer_);
-      block.bytes.resize(cut);
-      buffer_ = std::move(rest);
-      position_ += static_cast<int64_t>(cut);
-    }
+    block.bytes.assign(buffer_, cut);  // what remains, in the block's memory
+    block.bytes.swap(buffer_);
+    block.bytes.resize(cut);
+    position_ += static_cast<int64_t>(cut);
     count_file_bytes(block);
   }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -56,6 +57,7 @@ class PartReader {
 
   const PartCounts& counts() const { return counts_; }
   std::span<const std::byte> tokens() const { return tokens_.bytes(); }
+  const std::filesystem::path& tokens_path() const { return tokens_.path(); }
   std::span<const int32_t> lengths() const;
 
  private:

@@ -105,6 +105,36 @@ struct Task {
   Block block;
 };
 
+// Memory of blocks that are done with, for later ones: to get it anew from the system takes longer than to fill it. What is
+// unusually large is not kept.
+template <class Buffer>
+class Spares {
+ public:
+  explicit Spares(int64_t max_bytes)
+      : max_size_(static_cast<size_t>(max_bytes) / sizeof(typename Buffer::value_type)) {}
+
+  Buffer take() {
+    const std::lock_guard lock(mutex_);
+    if (spares_.empty()) return {};
+    Buffer buffer = std::move(spares_.back());
+    spares_.pop_back();
+    return buffer;
+  }
+  void give_back(Buffer& buffer) {
+    Buffer given;
+    given.swap(buffer);
+    if (given.capacity() > max_size_) return;
+    given.clear();
+    const std::lock_guard lock(mutex_);
+    spares_.push_back(std::move(given));
+  }
+
+ private:
+  const size_t max_size_;
+  std::mutex mutex_;
+  std::vector<Buffer> spares_;
+};
+
 class Pipeline {
  public:
   Pipeline(const Plan& plan, const std::vector<int64_t>& shards, const TextEncoder& encoder,
@@ -117,7 +147,9 @@ class Pipeline {
         stem_of_(stem_of),
         done_bytes_(done_bytes),
         total_bytes_(total_bytes),
-        reporter_(reporter) {}
+        reporter_(reporter),
+        spare_texts_(4 * options.block_bytes),
+        spare_ids_(4 * options.block_bytes) {}
 
   void run() {
     std::vector<std::thread> threads;
@@ -186,6 +218,7 @@ class Pipeline {
     ++blocks_under_way_;
     Task task{&run, run.blocks_read, {}};
     lock.unlock();
+    task.block.bytes = spare_texts_.take();
     const std::vector<FileRange>& ranges = plan_.shards[static_cast<size_t>(run.shard)].ranges;
     bool found = false;
     while (!found) {
@@ -213,11 +246,12 @@ class Pipeline {
   void encode(std::unique_lock<std::mutex>& lock, RecordParser& parser, Task& task) {
     lock.unlock();
     Encoded encoded;
+    encoded.ids = spare_ids_.take();
     encoded.text_bytes = static_cast<int64_t>(task.block.bytes.size());
     encoded.file_bytes = task.block.file_bytes;
     Encoding sink(encoder_, options_.records.on_empty_text, encoded);
     parser.parse(task.block, sink);
-    std::string().swap(task.block.bytes);  // = {} would keep the memory
+    spare_texts_.give_back(task.block.bytes);
     lock.lock();
     ShardRun& run = *task.run;
     run.encoded.emplace(task.index, std::move(encoded));
@@ -230,11 +264,12 @@ class Pipeline {
     for (auto next = run.encoded.begin();
          next != run.encoded.end() && next->first == run.blocks_written;
          next = run.encoded.begin()) {
-      const Encoded encoded = std::move(next->second);
+      Encoded encoded = std::move(next->second);
       run.encoded.erase(next);
       lock.unlock();
       if (run.writer == nullptr) run.writer = std::make_unique<PartWriter>(run.stem);
       append(encoded, options_.token_type, *run.writer);
+      spare_ids_.give_back(encoded.ids);
       lock.lock();
       ++run.blocks_written;
       --blocks_under_way_;
@@ -281,6 +316,8 @@ class Pipeline {
   std::exception_ptr failure_;
   int64_t failed_shard_ = 0;
   Reporter& reporter_;
+  Spares<std::string> spare_texts_;
+  Spares<std::vector<int32_t>> spare_ids_;
 };
 
 }  // namespace

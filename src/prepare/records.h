@@ -65,7 +65,8 @@ struct Block {
 class BlockReader {
  public:
   virtual ~BlockReader() = default;
-  virtual bool next(Block& block) = 0;  // false at the end of the range
+  virtual bool next(
+      Block& block) = 0;  // false at the end of the range; the memory of block.bytes is used again
 };
 
 // Blocks of about `block_bytes`, or one record where that is larger.

@@ -107,6 +107,22 @@ TEST(FilesTest, AtomicWriterLeavesNothingWithoutCommit) {
   EXPECT_EQ(read_file(folder / "a"), "whole");
 }
 
+TEST(FilesTest, ALinkReplacesAnotherFileAndItselfToo) {
+  const test::TemporaryFolder folder;
+  write_file_atomically(folder / "a", "whole");
+  write_file_atomically(folder / "b", "other");
+  for (int times = 0; times < 2; ++times) {
+    EXPECT_TRUE(link_file_atomically(folder / "a", folder / "b"));
+    EXPECT_EQ(read_file(folder / "b"), "whole");
+    EXPECT_TRUE(std::filesystem::equivalent(folder / "a", folder / "b"));
+  }
+  EXPECT_FALSE(link_file_atomically(folder / "none", folder / "b"));
+  EXPECT_FALSE(link_file_atomically(folder / "a", folder / "no folder" / "b"));
+  EXPECT_EQ(read_file(folder / "b"), "whole");
+  const std::filesystem::directory_iterator files(folder.path());
+  EXPECT_EQ(std::distance(begin(files), end(files)), 2);  // no temporary names
+}
+
 TEST(FilesTest, ErrorsNameTheFile) {
   try {
     read_file("/nonexistent/file");

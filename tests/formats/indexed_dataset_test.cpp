@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
@@ -112,6 +114,60 @@ TEST_F(IndexedDatasetTest, ReadsWhatItWrote) {
   EXPECT_EQ(dataset.sequence_of_token(4), 0);
   EXPECT_EQ(dataset.sequence_of_token(5), 2);
   EXPECT_THAT(all_tokens(dataset), ElementsAre(0, 65535, 65536, 128000, 128255, 5, 6));
+}
+
+// Both ways of adding raw tokens give the files that ids give; what is larger than the writer's buffer too.
+TEST_F(IndexedDatasetTest, RawDocumentsAreThoseOfTheirIds) {
+  std::vector<int32_t> ids(1'000'003);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7919 % 128256);
+  const std::vector<int32_t> lengths = {3, 0, 700'000, 0, 0, 299'990, 10};
+  IndexedDatasetWriter by_ids(prefix(), TokenType::kI32);
+  size_t begin = 0;
+  for (const int32_t length : lengths) {
+    if (length > 0) by_ids.add_sequence(std::span(ids).subspan(begin, static_cast<size_t>(length)));
+    by_ids.end_document();
+    begin += static_cast<size_t>(length);
+  }
+  const auto want = by_ids.commit();
+
+  const auto bytes = std::as_bytes(std::span<const int32_t>(ids));
+  const std::string file = (folder_ / "tokens").string();
+  write_file_atomically(file, {reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+  for (const bool take : {false, true}) {
+    const std::string name = prefix() + (take ? "_taken" : "_raw");
+    IndexedDatasetWriter writer(name, TokenType::kI32);
+    if (take) writer.take_tokens_of(file);
+    writer.add_raw_documents(bytes.first(12), std::span(lengths).first(2));
+    writer.add_raw_documents(bytes.subspan(12), std::span(lengths).subspan(2));
+    EXPECT_EQ(writer.num_sequences(), 4);
+    EXPECT_EQ(writer.num_documents(), 7);
+    const auto got = writer.commit();
+    EXPECT_EQ(got.bin_sha256, want.bin_sha256);
+    EXPECT_EQ(got.idx_sha256, want.idx_sha256);
+    EXPECT_EQ(got.bin_bytes, want.bin_bytes);
+    EXPECT_EQ(read_file(bin_path(name)), read_file(bin_path(prefix())));
+    EXPECT_EQ(read_file(idx_path(name)), read_file(idx_path(prefix())));
+    EXPECT_EQ(std::filesystem::equivalent(file, bin_path(name)), take);
+  }
+}
+
+// A test for the copy needs a file that no second name in the folder can be given to: one of another file system.
+TEST_F(IndexedDatasetTest, TakesTokensOfAnotherFileSystemByCopying) {
+  const std::filesystem::path other = "/dev/shm";
+  struct stat here {
+  }, there{};
+  if (::stat(other.c_str(), &there) != 0 || ::stat(folder_.path().c_str(), &here) != 0 ||
+      here.st_dev == there.st_dev || ::access(other.c_str(), W_OK) != 0)
+    GTEST_SKIP() << "no second file system";
+  const std::string file = (other / ("deltatrain-test-" + std::to_string(::getpid()))).string();
+  write_file_atomically(file, std::string("\x01\0\x02\0\xff\xff", 6));
+  IndexedDatasetWriter writer(prefix(), TokenType::kU16);
+  writer.take_tokens_of(file);
+  writer.add_raw_documents(MappedFile(file).bytes(), std::vector<int32_t>{3});
+  writer.commit();
+  std::filesystem::remove(file);
+  EXPECT_EQ(read_file(bin_path(prefix())), std::string("\x01\0\x02\0\xff\xff", 6));
+  EXPECT_THAT(all_tokens(IndexedDataset(prefix())), ElementsAre(1, 2, 65535));
 }
 
 TEST_F(IndexedDatasetTest, LeavesNothingWithoutCommit) {

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -329,9 +330,13 @@ TEST_F(PrepareTest, GoesOnWhereItStopped) {
 // SIGKILL at many moments, from the first shard to the merge; each run goes on from what is there.
 TEST_F(PrepareTest, KillsAtAnyMomentChangeNothing) {
   write_mixed_input();
-  options_.shard_bytes = 4000;
-  for (const OutputLayout layout : {OutputLayout::kMegatron, OutputLayout::kRows}) {
+  // Of many shards, and of one, whose tokens are not written a second time.
+  for (const auto& [layout, shard_bytes] :
+       std::vector<std::pair<OutputLayout, int64_t>>{{OutputLayout::kMegatron, 4000},
+                                                     {OutputLayout::kRows, 4000},
+                                                     {OutputLayout::kMegatron, 1 << 28}}) {
     options_.layout = layout;
+    options_.shard_bytes = shard_bytes;
     options_.rows = {.seq_length = 64, .map_batch_size = 16, .map_processes = 5};
     options_.out = (folder_ / "clean" / "corpus").string();
     run();
