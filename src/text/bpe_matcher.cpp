@@ -103,7 +103,7 @@ BpeMatcher::BpeMatcher(const std::vector<std::string>& texts, const SymbolsOf& s
   for (const auto& [text, number] : numbered) {
     candidates_[number] = {trie_.longest(text.data(), text.size() - 1), narrow<uint32_t>(text.size())};
   }
-  build_blocks(number_of);
+  build_pairs(number_of);
   build_spines(number_of);
   verdicts_ = std::make_unique<std::atomic<uint8_t>[]>(size_t{num_short_} * num_short_ / 4 + 1);
 }
@@ -131,40 +131,30 @@ std::vector<int32_t> BpeMatcher::numbering(const std::vector<std::string>& texts
   return number_of;
 }
 
-void BpeMatcher::build_blocks(const std::vector<int32_t>& number_of) {
-  std::vector<std::pair<uint32_t, uint32_t>> pairs;  // no other pair of tokens ever meets
+void BpeMatcher::build_pairs(const std::vector<int32_t>& number_of) {
+  std::vector<PairTable::Pair> pairs;  // no other pair of tokens ever meets
   merges_->any_of([&](int32_t left, int32_t right) {
-    if (tokens_[left].reachable && tokens_[right].reachable)
-      pairs.emplace_back(static_cast<uint32_t>(number_of[left]), static_cast<uint32_t>(number_of[right]));
+    if (!tokens_[left].reachable || !tokens_[right].reachable) return false;
+    pairs.push_back({static_cast<uint32_t>(number_of[left]),
+                     static_cast<uint32_t>(number_of[right]), merges_->rank(left, right)});
     return false;
   });
-  std::sort(pairs.begin(), pairs.end());
-  pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  pair_ranks_.assign(1, kFree);
-  blocks_.assign(ids_.size(), 0);
-  for (size_t begin = 0, end = 0; begin < pairs.size(); begin = end) {
-    const uint32_t left = pairs[begin].first;
-    while (end < pairs.size() && pairs[end].first == left) ++end;
-    const auto log_size = static_cast<uint32_t>(std::bit_width((end - begin) + (end - begin) / 2));
-    const size_t first = pair_ranks_.size();
-    DELTATRAIN_CHECK(first >> (32 - kLogBits) == 0, std::to_string(pairs.size()) + " merges");
-    pair_ranks_.resize(first + (size_t{1} << log_size), kFree);
-    blocks_[left] = static_cast<uint32_t>(first) << kLogBits | log_size;
-    for (size_t i = begin; i < end; ++i) {
-      const uint32_t right = pairs[i].second;
-      size_t slot = first_slot(right);
-      const size_t mask = (size_t{1} << log_size) - 1;
-      while (pair_ranks_[first + (slot & mask)] != kFree) ++slot;
-      pair_ranks_[first + (slot & mask)] = static_cast<uint64_t>(right) << 32 | merges_->rank(ids_[left], ids_[right]);
-    }
-  }
+  std::sort(pairs.begin(), pairs.end(), [](const PairTable::Pair& a, const PairTable::Pair& b) {
+    return a.left != b.left ? a.left < b.left : a.right < b.right;
+  });
+  const auto is_same = [](const PairTable::Pair& a, const PairTable::Pair& b) {
+    return a.left == b.left && a.right == b.right;
+  };
+  pairs.erase(std::unique(pairs.begin(), pairs.end(), is_same), pairs.end());
+  pairs_ = PairTable(pairs, ids_.size());
 }
 
 void BpeMatcher::build_spines(const std::vector<int32_t>& number_of) {
   if (num_symbols_ <= kMaxSymbols) {
     symbol_ranks_.assign(kMaxSymbols * kMaxSymbols, MergeTable::kNoRank);
     for (uint32_t a = 0; a < num_symbols_; ++a) {
-      for (uint32_t b = 0; b < num_symbols_; ++b) symbol_ranks_[a * kMaxSymbols + b] = rank(blocks_[a], b);
+      for (uint32_t b = 0; b < num_symbols_; ++b)
+        symbol_ranks_[a * kMaxSymbols + b] = pairs_.rank(pairs_.block(a), b);
     }
   }
   right_spines_.resize(ids_.size());
@@ -173,10 +163,9 @@ void BpeMatcher::build_spines(const std::vector<int32_t>& number_of) {
     right_spines_[n] = spine(ids_[n], &Token::right, number_of);
     left_spines_[n] = spine(ids_[n], &Token::left, number_of);
     for (Link& link : right_spines_[n].links) {
-      if (link.formed != 0 && right_spines_[n].is_whole()) link.place = blocks_[link.place];
+      if (link.formed != 0 && right_spines_[n].is_whole()) link.place = pairs_.block(link.place);
     }
   }
-  blocks_.resize(num_symbols_);
 }
 
 BpeMatcher::Spine BpeMatcher::spine(int32_t id, int32_t Token::*next, const std::vector<int32_t>& number_of) const {
@@ -242,8 +231,8 @@ bool BpeMatcher::is_sound_by_spines(uint32_t left, uint32_t right) const {
   const Link* b = behind.links;
   uint32_t limit = MergeTable::kNoRank;
   while ((a->formed | b->formed) != 0 || symbol_ranks_.empty()) {
-    const uint32_t block = a->formed != 0 ? a->place : blocks_[a->place];
-    if (rank(block, b->place) < limit) return false;
+    const uint32_t block = a->formed != 0 ? a->place : pairs_.block(a->place);
+    if (pairs_.rank(block, b->place) < limit) return false;
     if (a->formed > b->formed) {
       limit = a->formed - 1;
       ++a;

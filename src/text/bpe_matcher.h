@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "text/merge_table.h"
+#include "text/pair_table.h"
 #include "text/token_trie.h"
 
 namespace deltatrain::text {
@@ -82,7 +83,8 @@ class BpeMatcher {
   // token at one time or another. Or the same from its first symbol, towards the token before. Latest first,
   // together in memory.
   struct Link {
-    uint32_t place = 0;   // the token's number; in right spines, unless it is a symbol, its block in pair_ranks_
+    uint32_t place =
+        0;  // the token's number; in right spines, unless it is a symbol, its block in pairs_
     uint32_t formed = 0;  // as in Token
   };
   static constexpr size_t kLinks = 4;
@@ -104,7 +106,7 @@ class BpeMatcher {
 
   // Fills in how the token comes about from its symbols.
   void derive(int32_t id, std::vector<int32_t> symbols);
-  void build_blocks(const std::vector<int32_t>& number_of);
+  void build_pairs(const std::vector<int32_t>& number_of);
   void build_spines(const std::vector<int32_t>& number_of);
   Spine spine(int32_t id, int32_t Token::*next, const std::vector<int32_t>& number_of) const;
   // Whether the text of both encodes to just these two; both by number.
@@ -115,20 +117,6 @@ class BpeMatcher {
   bool is_sound_by_merging(int32_t left, int32_t right) const;
   void append_symbols(int32_t id, std::vector<int32_t>& symbols) const;
 
-  // The rank of the pair of a token, given by its block, and another, by its number; as MergeTable's.
-  uint32_t rank(uint32_t block, uint32_t right) const {
-    const uint64_t* const entries = pair_ranks_.data() + (block >> kLogBits);
-    const size_t mask = (size_t{1} << (block & ((1U << kLogBits) - 1))) - 1;
-    for (size_t slot = first_slot(right);; ++slot) {
-      const uint64_t entry = entries[slot & mask];
-      if (entry >> 32 == right) return static_cast<uint32_t>(entry);
-      if (entry == kFree) return MergeTable::kNoRank;
-    }
-  }
-  static size_t first_slot(uint32_t right) { return right * 0x9e3779b97f4a7c15ULL >> 32; }
-  static constexpr int kLogBits = 5;
-  static constexpr uint64_t kFree = UINT64_MAX;
-
   const MergeTable* merges_ = nullptr;
   std::vector<Token> tokens_;  // by id
   // By number from here on.
@@ -137,10 +125,7 @@ class BpeMatcher {
   uint32_t num_symbols_ = 0, num_short_ = 0;
   std::unique_ptr<std::atomic<uint8_t>[]> verdicts_;  // of four pairs each: known, sound; the only thing that changes
   std::vector<Spine> right_spines_, left_spines_;
-  // A block of slots, a power of two, for each token that is first in a pair: the other's number above the rank. A
-  // block is named by where it begins, above the logarithm of its size; without pairs it is the one free slot in front.
-  std::vector<uint64_t> pair_ranks_;
-  std::vector<uint32_t> blocks_;        // of the symbols; while the spines are built of all tokens
+  PairTable pairs_;
   std::vector<uint32_t> symbol_ranks_;  // of pairs of symbols, kMaxSymbols in a row; empty: there are more symbols
   TokenTrie trie_;
 };

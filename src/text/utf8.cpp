@@ -1,5 +1,6 @@
 #include "text/utf8.h"
 
+#include <array>
 #include <cstring>
 
 namespace deltatrain::text {
@@ -36,25 +37,100 @@ size_t well_formed_length(const unsigned char* p, size_t left, size_t* bad) {
   return length;
 }
 
+// An automaton without branches: in what follows a byte, six bits for each state say which comes next, as the place of its own
+// six bits.
+enum State : uint8_t {
+  kBetween,
+  kIllFormed,
+  kOneMore,
+  kTwoMore,
+  kThreeMore,
+  kBehindE0,
+  kBehindED,
+  kBehindF0,
+  kBehindF4
+};
+constexpr int kNumStates = 9, kStateBits = 6;
+
+constexpr State next_state(State state, unsigned byte) {
+  const auto between = [&](unsigned low, unsigned high) { return byte >= low && byte <= high; };
+  switch (state) {
+    case kBetween:
+      if (byte < 0x80) return kBetween;
+      if (between(0xc2, 0xdf)) return kOneMore;
+      if (byte == 0xe0) return kBehindE0;
+      if (byte == 0xed) return kBehindED;
+      if (between(0xe1, 0xef)) return kTwoMore;
+      if (byte == 0xf0) return kBehindF0;
+      if (between(0xf1, 0xf3)) return kThreeMore;
+      return byte == 0xf4 ? kBehindF4 : kIllFormed;
+    case kIllFormed:
+      return kIllFormed;
+    case kOneMore:
+      return between(0x80, 0xbf) ? kBetween : kIllFormed;
+    case kTwoMore:
+      return between(0x80, 0xbf) ? kOneMore : kIllFormed;
+    case kThreeMore:
+      return between(0x80, 0xbf) ? kTwoMore : kIllFormed;
+    case kBehindE0:
+      return between(0xa0, 0xbf) ? kOneMore : kIllFormed;
+    case kBehindED:
+      return between(0x80, 0x9f) ? kOneMore : kIllFormed;
+    case kBehindF0:
+      return between(0x90, 0xbf) ? kTwoMore : kIllFormed;
+    case kBehindF4:
+      return between(0x80, 0x8f) ? kTwoMore : kIllFormed;
+  }
+  return kIllFormed;
+}
+
+constexpr std::array<uint64_t, 256> kTransitions = [] {
+  std::array<uint64_t, 256> transitions{};
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    for (int state = 0; state < kNumStates; ++state) {
+      const auto next =
+          static_cast<uint64_t>(next_state(static_cast<State>(state), byte)) * kStateBits;
+      transitions[byte] |= next << (state * kStateBits);
+    }
+  }
+  return transitions;
+}();
+
+// Where a character begins, at most some twenty bytes before the first ill-formed part or the end; all from `at` to there is
+// well formed.
+size_t skip_well_formed(const unsigned char* data, size_t size, size_t at) {
+  constexpr size_t kStep = 16;
+  constexpr uint64_t kMask = 63;
+  uint64_t state = kBetween * kStateBits;
+  for (; at + kStep <= size; at += kStep) {
+    if ((state & kMask) == kBetween * kStateBits) {
+      uint64_t words[2];
+      std::memcpy(words, data + at, sizeof words);
+      if (((words[0] | words[1]) & 0x8080808080808080ULL) == 0) continue;
+    }
+    uint64_t next = state;
+    for (size_t i = 0; i < kStep; ++i) next = kTransitions[data[at + i]] >> (next & kMask);
+    if ((next & kMask) == kIllFormed * kStateBits) break;
+    state = next;
+  }
+  if ((state & kMask) == kBetween * kStateBits) return at;
+  // Back to the start of the character that the last step ended within.
+  do --at;
+  while ((data[at] & 0xc0) == 0x80);
+  return at;
+}
+
 }  // namespace
 
 size_t find_ill_formed_utf8(std::string_view text, size_t from) {
   const auto* data = reinterpret_cast<const unsigned char*>(text.data());
   const size_t size = text.size();
-  size_t i = from;
-  while (i < size) {
-    if (i + 8 <= size) {
-      uint64_t word;
-      std::memcpy(&word, data + i, 8);
-      if ((word & 0x8080808080808080ULL) == 0) {
-        i += 8;
-        continue;
-      }
-    }
+  size_t well_formed = skip_well_formed(data, size, from);
+  while (well_formed < size) {
     size_t bad = 0;
-    const size_t length = well_formed_length(data + i, size - i, &bad);
-    if (length == 0) return i;
-    i += length;
+    const size_t length = well_formed_length(data + well_formed, size - well_formed, &bad);
+    if (length == 0) return well_formed;
+    well_formed += length;
   }
   return std::string_view::npos;
 }

@@ -11,25 +11,30 @@ void WordEncoder::encode(const Pending& pending) {
     ids_.resize(before + bpe_.encode_bytes(word, verdicts_, ids_.data() + before));
     return;
   }
-  if (num_buffered_ + pending.bytes + 7 > kBuffer) flush();
+  if (num_buffered_ + pending.bytes + WordCache::kMaxLongIds > kBuffer) flush();
   int32_t* const out = buffer_.data() + num_buffered_;
-  if (pending.bytes > WordCache::kMaxBytes) {
-    num_buffered_ += bpe_.encode_bytes(word, verdicts_, out);
-    return;
-  }
-  const WordCache::LongKey key = WordCache::long_key(pending.word, pending.bytes);
-  WordCache::LongEntry& entry = cache_.long_entry(key);
-  if (entry.key == key) {
-    std::memcpy(out, entry.ids, sizeof entry.ids);
-    num_buffered_ += entry.count;
-    return;
+  const bool is_short = pending.bytes <= WordCache::kMaxShortBytes;
+  WordCache::LongEntry* entry = nullptr;
+  WordCache::LongKey key;
+  if (pending.bytes >= WordCache::kMinLongBytes && pending.bytes <= WordCache::kMaxBytes &&
+      cache_.uses_long()) {
+    key = is_short ? WordCache::long_key(pending.key)
+                   : WordCache::long_key(pending.word, pending.bytes);
+    entry = &cache_.long_entry(key);
+    const bool found = entry->key == key;
+    cache_.note_long(found);
+    if (found) {
+      std::memcpy(out, entry->ids, sizeof entry->ids);
+      num_buffered_ += entry->count;
+      return;
+    }
   }
   const size_t count = bpe_.encode_bytes(word, verdicts_, out);
   num_buffered_ += count;
-  if (pending.bytes <= WordCache::kMaxShortBytes && count <= 3) {
+  if (is_short && count <= WordCache::kMaxShortIds) {
     WordCache::insert(*pending.set, pending.key, out, count);
-  } else if (count <= 7) {
-    WordCache::insert(entry, key, out, count);
+  } else if (entry != nullptr && count <= WordCache::kMaxLongIds) {
+    WordCache::insert(*entry, key, out, count);
   }
 }
 

@@ -53,9 +53,9 @@ class WordEncoder {
       const Pending& pending = pending_[i];
       if (pending.bytes <= WordCache::kMaxShortBytes) {
         if (const WordCache::ShortEntry* entry = WordCache::find(*pending.set, pending.key)) {
-          if (num_buffered_ + 3 > kBuffer) flush();
+          if (num_buffered_ + WordCache::kMaxShortIds > kBuffer) flush();
           std::memcpy(buffer_.data() + num_buffered_, entry->ids, sizeof entry->ids);
-          num_buffered_ += entry->count;
+          num_buffered_ += entry->count();
           continue;
         }
       }

@@ -29,18 +29,39 @@ WordSplitter::WordSplitter() : table_(internal::property_table()) {
   };
   for (uint32_t c = 0; c < kNumCodePoints; ++c) class_of_[table_[c]] = classify(c);
   for (uint32_t c = 0; c < 128; ++c) ascii_[c] = classify(c);
+  for (size_t first = 0; first < 32; ++first) {
+    leads_[first] = first < 16   ? Lead{0x7f, 18, 1}
+                    : first < 28 ? Lead{0x1f, 12, 2}
+                    : first < 30 ? Lead{0x0f, 6, 3}
+                                 : Lead{0x07, 0, 4};
+  }
 }
 
 const char* WordSplitter::white_space(const char* p, const char* end, bool line_ends) const {
   const char* q = p;
   const char* last = p;               // start of the last character
   const char* behind_line = nullptr;  // end of the last line feed or carriage return
+  const auto take = [&](size_t bytes) {
+    last = q;
+    q += bytes;
+    if (*last == '\r' || *last == '\n') behind_line = q;
+  };
+  // Characters of any length without a branch on it.
+  while (end - q >= 4) {
+    const auto byte = [&](int i) {
+      return static_cast<uint32_t>(static_cast<unsigned char>(q[i]));
+    };
+    const Lead& lead = leads_[byte(0) >> 3];
+    const uint32_t c = ((byte(0) & lead.mask) << 18 | (byte(1) & 0x3f) << 12 |
+                        (byte(2) & 0x3f) << 6 | (byte(3) & 0x3f)) >>
+                       lead.shift;
+    if (class_of_[table_[c]] != kSpace) break;
+    take(lead.bytes);
+  }
   while (true) {
     const Char c = look(q, end);
     if (c.kind != kSpace) break;
-    last = q;
-    q += c.bytes;
-    if (*last == '\r' || *last == '\n') behind_line = q;
+    take(c.bytes);
   }
   if (line_ends && behind_line != nullptr) return behind_line;
   if (q == end || last == p) return q;

@@ -89,6 +89,11 @@ class WordSplitter {
   // whether the pattern has \s*[\r\n]+.
   const char* white_space(const char* p, const char* end, bool line_ends) const;
 
+  struct Lead {
+    uint8_t mask, shift, bytes;
+  };
+  // How to read a character out of four bytes, by the five highest bits of the first.
+  Lead leads_[32];
   uint8_t ascii_[128];
   uint8_t class_of_[256];  // Class of a property byte
   const uint8_t* table_;

@@ -37,12 +37,43 @@ TEST(Utf8Test, FindsTheOffsetBehindALongWellFormedStart) {
   EXPECT_EQ(find_ill_formed_utf8("0123456789\xff" "abc\xff", 11), 14U);
 }
 
+// What is in the middle of a text is judged sixteen bytes at a time, what is near its end byte by byte.
+TEST(Utf8Test, FindsTheSameInTheMiddleOfATextAsAtItsEnd) {
+  const std::string behind(20, 'b');
+  const auto expect_same = [&](const std::string& part, const std::string& before) {
+    const size_t at_end = find_ill_formed_utf8(part + "b");
+    const size_t want = at_end == std::string::npos ? at_end : before.size() + at_end;
+    ASSERT_EQ(find_ill_formed_utf8(before + part + behind), want) << testing::PrintToString(part);
+  };
+  const std::string other = "\xc3\xa9\xe4\xb8\xad\xf0\x9f\x91\x8d";  // of two, three and four bytes
+  for (unsigned first = 0x80; first < 0x100; ++first) {
+    for (unsigned second = 0; second < 0x100; ++second) {
+      const std::string two = {static_cast<char>(first), static_cast<char>(second)};
+      for (const unsigned third : {0x00, 0x7f, 0x80, 0xbf, 0xc0, 0xe2}) {
+        for (const unsigned fourth : {0x7f, 0x80, 0xbf, 0xc0}) {
+          const std::string part = two + static_cast<char>(third) + static_cast<char>(fourth);
+          expect_same(part, std::string((first + second) % 37, 'a'));
+          expect_same(part, "a" + other + other);
+        }
+      }
+    }
+  }
+  for (size_t at = 0; at < 80; ++at) {
+    std::string text;
+    while (text.size() < at) text += at - text.size() < other.size() ? "a" : other;
+    EXPECT_EQ(find_ill_formed_utf8(text + "\xe2\x82"), at);
+    EXPECT_EQ(find_ill_formed_utf8(text + "\xe2\x82" + behind), at);
+    EXPECT_EQ(find_ill_formed_utf8(text + other + behind), std::string::npos);
+  }
+}
+
 TEST(Utf8Test, EveryScalarValueComesBack) {
   for (uint32_t c = 0; c <= 0x10ffff; ++c) {
     if (c >= 0xd800 && c <= 0xdfff) continue;
     std::string text;
     append_utf8(c, text);
     ASSERT_EQ(find_ill_formed_utf8(text), std::string::npos);
+    ASSERT_EQ(find_ill_formed_utf8(text + "0123456789abcdef"), std::string::npos);
     const char* p = text.data();
     ASSERT_EQ(next_code_point(p), c);
     ASSERT_EQ(p, text.data() + text.size());
