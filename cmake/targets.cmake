@@ -18,6 +18,9 @@ if(DELTATRAIN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # Files that are compiled together are included by another, which makes GCC take them for headers.
   target_compile_options(deltatrain_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
+if(DELTATRAIN_STATIC)
+  target_link_options(deltatrain_flags INTERFACE -static-libstdc++ -static-libgcc)
+endif()
 if(DELTATRAIN_WERROR)
   target_compile_options(deltatrain_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Werror> $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)

@@ -1,11 +1,9 @@
-#include <fcntl.h>
-#include <simdjson.h>
-
 #include <algorithm>
 #include <array>
 #include <vector>
 
 #include "base/error.h"
+#include "prepare/json_field.h"
 #include "prepare/records.h"
 #include "text/utf8.h"
 
@@ -102,7 +100,7 @@ struct Problem {
 
 struct RecordParser::State {
   RecordOptions options;
-  simdjson::dom::parser json{simdjson::SIMDJSON_MAXSIZE_BYTES};
+  std::unique_ptr<JsonFieldReader> json = make_json_field_reader();
   std::string scratch;
   Block* block = nullptr;
   int64_t row = 0;  // within a block of a table
@@ -194,9 +192,9 @@ struct RecordParser::State {
     if (static_cast<int64_t>(line.size()) > options.max_document_bytes)
       return handle_oversized(line.size(), offset);
     const bool fills_block = offset == 0 && line.size() + 1 >= block->bytes.size();
-    simdjson::dom::element root;
-    auto error = parse_json(line.data(), line.size(), root);
-    if (error == simdjson::UTF8_ERROR) {
+    using Outcome = JsonField::Outcome;
+    JsonField field = json->read(line, options.text_column);
+    if (field.outcome == Outcome::kIllFormedUtf8) {
       const size_t bad = text::find_ill_formed_utf8(line);
       if (options.on_invalid_utf8 != OnInvalidUtf8::kReplace) {
         handle({"invalid UTF-8", "byte " + std::to_string(bad) + " of the line", "UTF-8",
@@ -207,10 +205,10 @@ struct RecordParser::State {
       int64_t replaced = 0;
       scratch = text::replace_ill_formed_utf8(line, &replaced);
       sink->replaced("invalid UTF-8", replaced);
-      error = parse_scratch(root);
-      line = scratch;  // which parsing may have moved
+      field = read_scratch();
+      line = scratch;  // which reading may have moved
     }
-    if (error == simdjson::STRING_ERROR) {
+    if (field.outcome == Outcome::kBadString) {
       // Python's json reads unpaired surrogates; they stand for no character, so they become
       // U+FFFD.
       std::string repaired(line);
@@ -218,83 +216,50 @@ struct RecordParser::State {
       if (replaced > 0) {
         sink->replaced("unpaired surrogates", replaced);
         scratch = std::move(repaired);
-        error = parse_scratch(root);
+        field = read_scratch();
         line = scratch;
       }
     }
-    if (error != simdjson::SUCCESS) {
-      handle({"broken JSON", "", "a JSON object",
-              std::string("broken JSON: ") + simdjson::error_message(error)},
-             offset);
-      return;
-    }
-    simdjson::dom::object object;
-    if (root.get(object) != simdjson::SUCCESS) {
-      handle({"broken JSON", "", "a JSON object", type_name(root)}, offset);
-      return;
-    }
-    // The last of several equal keys counts, as in Python.
-    bool found = false;
-    simdjson::dom::element value;
-    std::string keys;
-    for (const auto& field : object) {
-      if (field.key == options.text_column) {
-        found = true;
-        value = field.value;
-      } else if (!found && keys.size() < 200) {
-        keys += (keys.empty() ? "" : ", ") + std::string(field.key);
-      }
-    }
     const std::string what = "key " + options.text_column;
-    if (!found) {
-      handle({"missing key", what, "a string",
-              keys.empty() ? "an object without keys" : "only the keys " + keys},
-             offset);
-      return;
-    }
-    std::string_view text;
-    if (value.get(text) != simdjson::SUCCESS) {
-      handle({value.is_null() ? "null" : "not text", what, "a string", type_name(value)}, offset);
-      return;
+    switch (field.outcome) {
+      case Outcome::kText:
+        break;
+      case Outcome::kIllFormedUtf8:
+      case Outcome::kBadString:
+      case Outcome::kBroken:
+        handle({"broken JSON", "", "a JSON object", "broken JSON: " + field.got}, offset);
+        return;
+      case Outcome::kNotAnObject:
+        handle({"broken JSON", "", "a JSON object", field.got}, offset);
+        return;
+      case Outcome::kMissing:
+        handle({"missing key", what, "a string",
+                field.got.empty() ? "an object without keys" : "only the keys " + field.got},
+               offset);
+        return;
+      case Outcome::kNull:
+        handle({"null", what, "a string", field.got}, offset);
+        return;
+      case Outcome::kNotText:
+        handle({"not text", what, "a string", field.got}, offset);
+        return;
     }
     const bool large = line.size() > kMaxKeptBytes;
-    // The text lies in the parser's memory: that of the line is not needed beside it.
+    // The text lies in the reader's memory: that of the line is not needed beside it.
     if (large && fills_block) std::string().swap(block->bytes);  // = {} would keep the memory
-    emit(text, offset, true);
+    emit(field.text, offset, true);
     if (large) {
-      json = simdjson::dom::parser(simdjson::SIMDJSON_MAXSIZE_BYTES);
+      json->release();
       std::string().swap(scratch);
     }
   }
 
-  // Bytes may be read past the end: blocks and scratch are padded.
-  simdjson::error_code parse_json(const char* data, size_t bytes, simdjson::dom::element& root) {
-    return json.parse(data, bytes, /*realloc_if_needed=*/false).get(root);
-  }
-
-  simdjson::error_code parse_scratch(simdjson::dom::element& root) {
+  JsonField read_scratch() {
     const size_t bytes = scratch.size();
-    scratch.append(simdjson::SIMDJSON_PADDING, ' ');
-    const auto error = parse_json(scratch.data(), bytes, root);
+    scratch.append(kJsonPadding, ' ');
+    JsonField field = json->read(std::string_view(scratch).substr(0, bytes), options.text_column);
     scratch.resize(bytes);
-    return error;
-  }
-
-  static std::string type_name(simdjson::dom::element value) {
-    switch (value.type()) {
-      case simdjson::dom::element_type::ARRAY:
-        return "an array";
-      case simdjson::dom::element_type::OBJECT:
-        return "an object";
-      case simdjson::dom::element_type::STRING:
-        return "a string";
-      case simdjson::dom::element_type::BOOL:
-        return "a truth value";
-      case simdjson::dom::element_type::NULL_VALUE:
-        return "null";
-      default:
-        return "a number";
-    }
+    return field;
   }
 
   template <class Visit>
@@ -344,8 +309,8 @@ void RecordParser::parse(Block& block, DocumentSink& sink) {
   if (block.range.file->format == FileFormat::kJsonLines) {
     std::string_view text = block.bytes;
     std::string padded;
-    if (block.bytes.capacity() - block.bytes.size() < simdjson::SIMDJSON_PADDING) {
-      padded.reserve(text.size() + simdjson::SIMDJSON_PADDING);
+    if (block.bytes.capacity() - block.bytes.size() < kJsonPadding) {
+      padded.reserve(text.size() + kJsonPadding);
       padded = text;
       text = padded;
     }

@@ -1,21 +1,20 @@
-// Products go to oneDNN's sgemm in tiles of the output, one thread per tile: each element is then
-// one sum over k in an order that does not depend on the number of threads. Nor, as a rule, on the
-// other rows. A handful of rows, as in decoding, is bound by reading the weights: those are dot
-// products of our own.
-#include <dnnl.h>
-
+// Products are made in tiles of the output, one thread per tile: each element is then one sum over k
+// in an order that does not depend on the number of threads. Nor, as a rule, on the other rows. A
+// handful of rows, as in decoding, is bound by reading the weights: those are dot products of our own.
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
+#include "backend/cpu/tile_product.h"
 
 namespace deltatrain::backend::cpu {
 
 namespace {
 
-constexpr int64_t kDotRows = 4;      // up to this many rows are dot products
-constexpr int64_t kKernelRows = 16;  // fewer rows are padded: sgemm has kernels of its own for them
+constexpr int64_t kDotRows = 4;  // up to this many rows are dot products
+constexpr int64_t kKernelRows =
+    16;  // fewer rows are padded: oneDNN has kernels of its own for them
 constexpr int64_t kUnit = 16;
 constexpr int64_t kTileRows = 512;  // the fastest tiles, with columns, of those tried
 constexpr int64_t kTileColumns = 1024;
@@ -24,12 +23,6 @@ constexpr int64_t kWantedTiles =
 constexpr int64_t kLeastTile = 64;  // smaller ones are not cut
 constexpr int64_t kSmallProduct = int64_t{1}
                                   << 18;  // multiply-adds that one thread does faster than two
-
-struct Operand {
-  const float* data;
-  int64_t stride;
-  bool transposed;
-};
 
 // An axis cut into `count` tiles of nearly the same size, a multiple of kUnit.
 struct Tiling {
@@ -58,13 +51,17 @@ void product(int64_t M, int64_t N, int64_t K, Operand a, Operand b, float keep, 
     const int64_t num_rows = rows.length(tile / columns.count);
     const int64_t num_columns = columns.length(tile % columns.count);
     if (num_rows <= 0 || num_columns <= 0) return;
-    dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', num_rows, num_columns, K, 1.0F,
-               a.data + (a.transposed ? i : i * a.stride), a.stride,
-               b.data + (b.transposed ? j * b.stride : j), b.stride, keep, c + i * c_stride + j,
-               c_stride);
+    tile_product({num_rows,
+                  num_columns,
+                  K,
+                  {a.data + (a.transposed ? i : i * a.stride), a.stride, a.transposed},
+                  {b.data + (b.transposed ? j * b.stride : j), b.stride, b.transposed},
+                  keep,
+                  c + i * c_stride + j,
+                  c_stride});
   };
   if (rows.count * columns.count == 1) {
-    // Outside of a parallel region sgemm would split the sum over k among threads of its own.
+    // Outside of a parallel region oneDNN would split the sum over k among threads of its own.
     const int threads = max_threads();
     omp_set_num_threads(1);
     compute_tile(0);

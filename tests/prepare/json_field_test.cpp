@@ -1,0 +1,151 @@
+// What both readers make of one line of JSON. Expected outcomes are Python's json module's (but for zero bytes and depth,
+// which it limits elsewhere), texts too.
+#include "prepare/json_field.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace deltatrain::prepare {
+namespace {
+
+using Outcome = JsonField::Outcome;
+
+struct Reader {
+  const char* name;
+  std::unique_ptr<JsonFieldReader> (*make)();
+};
+
+std::string padded(std::string_view line) {
+  return std::string(line) + std::string(kJsonPadding, ' ');
+}
+
+class JsonFieldTest : public testing::TestWithParam<Reader> {
+ protected:
+  JsonField read(std::string_view line, std::string_view key = "text") {
+    memory_ = padded(line);
+    return reader_->read(std::string_view(memory_).substr(0, line.size()), key);
+  }
+  std::string text(std::string_view line) {
+    const JsonField field = read(line);
+    return field.outcome == Outcome::kText ? std::string(field.text) : "(no text) " + field.got;
+  }
+
+ private:
+  std::unique_ptr<JsonFieldReader> reader_ = GetParam().make();
+  std::string memory_;
+};
+
+TEST_P(JsonFieldTest, TextComesWithItsEscapesResolved) {
+  EXPECT_EQ(text(R"({"text":"a"})"), "a");
+  EXPECT_EQ(text(R"( { "x" : [1, {"text": "no"}, null] , "text" : "b\n\t\"\\\/\b\f\r" } )"),
+            "b\n\t\"\\/\b\f\r");
+  EXPECT_EQ(text(R"({"text":"\u00e9\ud83d\udc4d"})"), "\xc3\xa9\xf0\x9f\x91\x8d");
+  EXPECT_EQ(text(R"({"te\u0078t":"escaped key"})"), "escaped key");
+  EXPECT_EQ(text(R"({"text":"\u0000"})"), std::string(1, '\0'));
+  EXPECT_EQ(text(R"({"text":""})"), "");
+}
+
+TEST_P(JsonFieldTest, TheLastOfEqualKeysCountsAndOnlyThoseOfTheOutermostObject) {
+  EXPECT_EQ(text(R"({"text":"a","text":"b"})"), "b");
+  EXPECT_EQ(text(R"({"text":{"text":"no"},"text":"b","x":{"text":"no"}})"), "b");
+  EXPECT_EQ(read(R"({"text":"a","text":1})").outcome, Outcome::kNotText);
+}
+
+TEST_P(JsonFieldTest, EveryOtherOutcomeSaysWhatIsThere) {
+  const auto expect = [&](std::string_view line, Outcome outcome, const std::string& got) {
+    const JsonField field = read(line);
+    EXPECT_EQ(field.outcome, outcome) << line;
+    EXPECT_EQ(field.got, got) << line;
+  };
+  expect(R"({"a":1,"b":{"c":2}})", Outcome::kMissing, "a, b");
+  expect("{}", Outcome::kMissing, "");
+  expect(R"({"text":null})", Outcome::kNull, "null");
+  expect(R"({"text":12.5e3})", Outcome::kNotText, "a number");
+  expect(R"({"text":-7})", Outcome::kNotText, "a number");
+  expect(R"({"text":true})", Outcome::kNotText, "a truth value");
+  expect(R"({"text":["a"]})", Outcome::kNotText, "an array");
+  expect(R"({"text":{"text":"a"}})", Outcome::kNotText, "an object");
+  expect("[1]", Outcome::kNotAnObject, "an array");
+  expect(R"([{"text":"a"}])", Outcome::kNotAnObject, "an array");
+  expect("\"text\"", Outcome::kNotAnObject, "a string");
+  expect("null", Outcome::kNotAnObject, "null");
+  expect("3", Outcome::kNotAnObject, "a number");
+}
+
+TEST_P(JsonFieldTest, BrokenLinesAreBroken) {
+  for (const std::string_view line :
+       {R"({"text":"a")", R"({"text":"a})", R"({"text" "a"})", R"({"text":"a"} x)", "plain",
+        R"({"text":"a","n":[1,2})", R"({"text":"a",})", R"({"text":"a","n":01})",
+        R"({"text":"a","n":+1})", R"({"text":"a","n":1.})", R"({"text":"a","n":nan})",
+        R"({'text':'a'})", R"({"text":"a"}{"text":"b"})", "{\"text\":\"a\tb\"}", R"({text:"a"})",
+        R"({"text":"a","n":tru})"}) {
+    EXPECT_EQ(read(line).outcome, Outcome::kBroken) << line;
+    EXPECT_NE(read(line).got, "") << line;
+  }
+  EXPECT_EQ(read(std::string_view("{\"text\":\"a\"}\0", 13)).outcome, Outcome::kBroken);
+  std::string deep(3000, '[');
+  EXPECT_EQ(read("{\"text\":\"a\",\"n\":" + deep + std::string(3000, ']') + "}").outcome,
+            Outcome::kBroken);
+  EXPECT_EQ(text("{\"text\":\"a\",\"n\":" + std::string(1000, '[') + std::string(1000, ']') + "}"),
+            "a");
+}
+
+TEST_P(JsonFieldTest, EscapesThatStandForNoCharacterAreToldApart) {
+  for (const std::string_view line :
+       {R"({"text":"\ud83d"})", R"({"text":"\udc4d a"})", R"({"text":"a","x":"\ud83d\u0041"})",
+        R"({"text":"\x"})", R"({"text":"\u12g4"})"}) {
+    EXPECT_EQ(read(line).outcome, Outcome::kBadString) << line;
+  }
+}
+
+TEST_P(JsonFieldTest, IllFormedUtf8IsToldApart) {
+  EXPECT_EQ(read("{\"text\":\"x\xc3(\"}").outcome, Outcome::kIllFormedUtf8);
+  EXPECT_EQ(read("{\"text\":\"a\",\"x\":\"\xed\xa0\x80\"}").outcome, Outcome::kIllFormedUtf8);
+}
+
+TEST_P(JsonFieldTest, ReadsOnAfterMemoryIsGivenBack) {
+  const auto reader = GetParam().make();
+  const std::string line = padded(R"({"text":"a"})");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(reader->read(std::string_view(line).substr(0, 12), "text").text, "a");
+    reader->release();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Readers, JsonFieldTest,
+                         testing::Values(Reader{"chosen", make_json_field_reader},
+                                         Reader{"plain", make_plain_json_field_reader}),
+                         [](const auto& param_info) { return std::string(param_info.param.name); });
+
+// Lines of pieces at random, most of them broken. Both readers agree on each.
+TEST(JsonFieldReadersTest, AgreeOnLinesAtRandom) {
+  const std::vector<std::string> pieces = {
+      "{",       "}",      "[",  "]",          ":",      ",",     "\"text\"", "\"text\":",
+      "\"a\"",   "\"x\":", "1",  "-2.5e1",     "true",   "null",  " ",        "\"\\ud83d\\udc4d\"",
+      "\"\\n\"", "0",      "01", "{\"text\":", "\"b\"}", "[1,2]", "{}",       "\"\xc3\xa9\""};
+  std::mt19937 random(5);
+  const auto chosen = make_json_field_reader();
+  const auto plain = make_plain_json_field_reader();
+  int texts = 0;
+  for (int i = 0; i < 100000; ++i) {
+    std::string line = "{";
+    const size_t count = random() % 9;
+    for (size_t j = 0; j < count; ++j) line += pieces[random() % pieces.size()];
+    if (random() % 2 == 0) line += "}";
+    const size_t bytes = line.size();
+    line += std::string(kJsonPadding, ' ');
+    const std::string_view view = std::string_view(line).substr(0, bytes);
+    const JsonField want = chosen->read(view, "text");
+    const JsonField got = plain->read(view, "text");
+    ASSERT_EQ(static_cast<int>(got.outcome), static_cast<int>(want.outcome)) << view;
+    ASSERT_EQ(got.text, want.text) << view;
+    texts += want.outcome == Outcome::kText ? 1 : 0;
+  }
+  EXPECT_GT(texts, 100);
+}
+
+}  // namespace
+}  // namespace deltatrain::prepare
