@@ -1,6 +1,6 @@
 #!/bin/sh
-# Compares checkpoints and Hugging Face folders with the current PyTorch, transformers, safetensors and Flash Linear
-# Attention, on a CPU:
+# Compares checkpoints, Hugging Face folders and training steps with the current PyTorch, transformers, safetensors and
+# Flash Linear Attention, on a CPU:
 #
 #   tests/reference/run_current_torch.sh PROGRAM [RECIPE ...]
 #
@@ -24,3 +24,4 @@ fi
 export OMP_WAIT_POLICY=passive TRITON_INTERPRET=1
 "$venv/bin/python" tests/reference/check_torch.py "$program" .
 "$venv/bin/python" tests/reference/check_transformers.py "$program" . "$@"
+"$venv/bin/python" tests/reference/check_fla_training.py "$program" .
