@@ -11,6 +11,17 @@ using Outcome = JsonField::Outcome;
 
 constexpr int kMaxDepth = 1024;
 
+// Whether what was read since the last string or number began is a string with an escape that stands
+// for no character. Where the string is whole, or lacks nothing but its end, the fault is another.
+bool has_bad_escape(std::string read) {
+  if (!read.starts_with('"')) return false;
+  size_t end = 1;
+  while (end < read.size() && read[end] != '"') end += read[end] == '\\' ? 2 : 1;
+  if (end > read.size()) return false;  // cut behind a backslash
+  read.resize(end);
+  return !nlohmann::json::accept(read + '"');
+}
+
 // Receives the parts of a line in order. Levels count open arrays and objects.
 class FieldEvents final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -40,13 +51,13 @@ class FieldEvents final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(size_t position, const std::string& token,
                    const nlohmann::json::exception&) override {
     problem_ = "no JSON from byte " + std::to_string(position > 0 ? position - 1 : 0) + " on";
-    in_string_ = token.starts_with('"');
+    bad_escape_ = has_bad_escape(token);
     return false;
   }
 
   JsonField result(bool complete) const {
     if (!complete)
-      return {.outcome = in_string_ ? Outcome::kBadString : Outcome::kBroken, .got = problem_};
+      return {.outcome = bad_escape_ ? Outcome::kBadString : Outcome::kBroken, .got = problem_};
     if (std::string_view(root_) != "an object")
       return {.outcome = Outcome::kNotAnObject, .got = root_};
     if (found_ == nullptr) return {.outcome = Outcome::kMissing, .got = keys_};
@@ -77,7 +88,7 @@ class FieldEvents final : public nlohmann::json_sax<nlohmann::json> {
   std::string& text_;
   int level_ = 0;
   bool in_field_ = false;
-  bool in_string_ = false;
+  bool bad_escape_ = false;
   const char* root_ = "";
   const char* found_ = nullptr;  // the kind of the last value under the key
   std::string keys_, problem_;
