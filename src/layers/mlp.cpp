@@ -1,7 +1,7 @@
 #include "layers/mlp.h"
 
 #include "ops/linear.h"
-#include "ops/swiglu.h"
+#include "ops/linear_swiglu.h"
 
 namespace deltatrain::layers {
 
@@ -18,9 +18,10 @@ void Mlp::forward(const Pass& pass, const Tensor& x_RD, const Tensor& y_RD) {
   const int64_t R = pass.num_rows();
   gate_up_RX_ = pass.save_activation({R, 2 * width_});
   activated_RF_ = pass.save_activation({R, width_});
-  ops::linear_forward(pass.context,
-                      {.x_RD = x_RD, .weight_XD = pass.weight(gate_up_), .y_RX = gate_up_RX_});
-  ops::swiglu_forward(pass.context, {.gate_up_RX = gate_up_RX_, .y_RF = activated_RF_});
+  ops::linear_swiglu_forward(pass.context, {.x_RD = x_RD,
+                                            .weight_XD = pass.weight(gate_up_),
+                                            .gate_up_RX = gate_up_RX_,
+                                            .y_RF = activated_RF_});
   ops::linear_forward(pass.context,
                       {.x_RD = activated_RF_, .weight_XD = pass.weight(down_), .y_RX = y_RD});
 }
@@ -35,19 +36,16 @@ void Mlp::step(const Pass& pass, const StepInput& in, const Tensor& y_RD) {
 }
 
 void Mlp::backward(const Pass& pass, const Tensor& dy_RD, const Tensor& x_RD, const Tensor& dx_RD) {
-  const int64_t R = pass.num_rows();
-  const Arena::ScratchScope scope(*pass.context.arena);
-  const Tensor d_activated_RF = pass.scratch_activation({R, width_});
   ops::linear_backward(pass.context, {.dy_RX = dy_RD,
                                       .x_RD = activated_RF_,
-                                      .weight_XD = pass.weight(down_),
-                                      .dx_RD = d_activated_RF,
+                                      .weight_XD = Tensor(),
+                                      .dx_RD = Tensor(),
                                       .dweight_XD = pass.gradient(down_)});
   // Overwrites the saved gate and up with their gradients: nobody reads them again.
-  ops::swiglu_backward(pass.context, {.dy_RF = d_activated_RF,
-                                      .gate_up_RX = gate_up_RX_,
-                                      .dgate_up_RX = gate_up_RX_,
-                                      .y_RF = Tensor()});
+  ops::linear_swiglu_backward(pass.context, {.dz_RD = dy_RD,
+                                             .weight_DF = pass.weight(down_),
+                                             .gate_up_RX = gate_up_RX_,
+                                             .dgate_up_RX = gate_up_RX_});
   ops::linear_backward(pass.context, {.dy_RX = gate_up_RX_,
                                       .x_RD = x_RD,
                                       .weight_XD = pass.weight(gate_up_),

@@ -15,6 +15,7 @@
 #include "ops/gated_rms_norm.h"
 #include "ops/l2_norm.h"
 #include "ops/linear.h"
+#include "ops/linear_swiglu.h"
 #include "ops/mla_key.h"
 #include "ops/norm_linear.h"
 #include "ops/rms_norm.h"
@@ -41,6 +42,7 @@ struct OpTable {
   const char* backend = "";        // for error messages
   OpObserver* observer = nullptr;  // set in a copy of a backend's table
   LinearKernels linear;
+  LinearSwigluKernels linear_swiglu;  // may stay empty
   EmbeddingKernels embedding;
   RmsNormKernels rms_norm;
   NormLinearKernels norm_linear;  // may stay empty

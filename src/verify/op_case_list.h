@@ -28,7 +28,7 @@ struct OpCase {
   std::function<void(const CaseRun&)> run;
 };
 
-// linear embedding rms_norm gated_rms_norm swiglu cross_entropy norm_linear
+// linear embedding rms_norm gated_rms_norm swiglu linear_swiglu cross_entropy norm_linear
 void add_dense_cases(std::vector<OpCase>& cases);
 void add_score_cases(std::vector<OpCase>& cases);  // token_scores token_choices
 // short_conv short_conv_norm l2_norm delta_gate delta_step

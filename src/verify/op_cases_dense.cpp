@@ -1,10 +1,11 @@
-// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu, cross_entropy and norm_linear.
+// Cases of linear, embedding, rms_norm, gated_rms_norm, swiglu, linear_swiglu, cross_entropy and norm_linear.
 #include <cmath>
 
 #include "ops/cross_entropy.h"
 #include "ops/embedding.h"
 #include "ops/gated_rms_norm.h"
 #include "ops/linear.h"
+#include "ops/linear_swiglu.h"
 #include "ops/norm_linear.h"
 #include "ops/rms_norm.h"
 #include "ops/swiglu.h"
@@ -409,6 +410,66 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
   add(CaseSet::kFull, 1000, 257, ", some ignored", 1, 1e-6, 7, true, G::kWrite);
 }
 
+// --- linear_swiglu
+
+// `deviation`: of gate and up.
+void linear_swiglu_forward_case(const CaseRun& run, int64_t R, int64_t D, int64_t F,
+                                double deviation) {
+  OpTrial trial = run.trial("linear_swiglu_forward");
+  const Argument& x = trial.activation("x_RD", {R, D});
+  const Argument& weight = trial.activation("weight_XD", {2 * F, D},
+                                            normal(deviation / std::sqrt(static_cast<double>(D))));
+  const Argument& gate_up = trial.activation_output("gate_up_RX", {R, 2 * F}, Quantity::kProduct);
+  const Argument& y = trial.activation_output("y_RF", {R, F}, Quantity::kComposed);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::linear_swiglu_forward(context, {pick(x), pick(weight), pick(gate_up), pick(y)});
+  });
+}
+
+void linear_swiglu_backward_case(const CaseRun& run, int64_t R, int64_t D, int64_t F,
+                                 double deviation, bool in_place) {
+  OpTrial trial = run.trial("linear_swiglu_backward");
+  const Argument& dz = trial.activation("dz_RD", {R, D});
+  const Argument& weight =
+      trial.activation("weight_DF", {D, F}, normal(1 / std::sqrt(static_cast<double>(D))));
+  Argument& gate_up = trial.activation("gate_up_RX", {R, 2 * F}, normal(deviation));
+  const Argument& d = in_place
+                          ? trial.changed(gate_up, Quantity::kComposed)
+                          : trial.activation_output("dgate_up_RX", {R, 2 * F}, Quantity::kComposed);
+  trial.run([&](const Context& context, const Pick& pick) {
+    ops::linear_swiglu_backward(context, {pick(dz), pick(weight), pick(gate_up), pick(d)});
+  });
+}
+
+void add_linear_swiglu(std::vector<OpCase>& cases) {
+  const auto add_forward = [&cases](CaseSet set, int64_t R, int64_t D, int64_t F,
+                                    double deviation) {
+    cases.push_back(
+        {"linear_swiglu", "forward " + sizes({{"R", R}, {"D", D}, {"F", F}}), set,
+         [=](const CaseRun& run) { linear_swiglu_forward_case(run, R, D, F, deviation); }});
+  };
+  const auto add_backward = [&cases](CaseSet set, int64_t R, int64_t D, int64_t F, double deviation,
+                                     bool in_place) {
+    cases.push_back(
+        {"linear_swiglu",
+         "backward " + sizes({{"R", R}, {"D", D}, {"F", F}}) + (in_place ? ", in place" : ""), set,
+         [=](const CaseRun& run) {
+           linear_swiglu_backward_case(run, R, D, F, deviation, in_place);
+         }});
+  };
+  add_forward(CaseSet::kSmall, 3, 33, 20, 1);
+  add_forward(CaseSet::kSmall, 130, 64, 256, 1);
+  add_backward(CaseSet::kSmall, 3, 33, 20, 1, true);
+  add_backward(CaseSet::kSmall, 130, 64, 256, 1, false);
+  // Enough tiles for a large device to give them to blocks that stay, the last ones with few rows or none.
+  add_forward(CaseSet::kSmall, 2200, 64, 1024, 1);
+  add_backward(CaseSet::kSmall, 4240, 64, 1024, 1, true);
+  add_forward(CaseSet::kFull, 4097, 320, 1024, 1);
+  add_forward(CaseSet::kFull, 2200, 64, 1280, 30);
+  add_backward(CaseSet::kFull, 4480, 192, 1024, 1, false);
+  add_backward(CaseSet::kFull, 4240, 64, 1280, 30, true);
+}
+
 // --- norm_linear
 
 struct StepProductCase {
@@ -493,6 +554,7 @@ void add_dense_cases(std::vector<OpCase>& cases) {
   add_rms_norm(cases);
   add_gated_rms_norm(cases);
   add_swiglu(cases);
+  add_linear_swiglu(cases);
   add_cross_entropy(cases);
   add_norm_linear(cases);
 }

@@ -215,6 +215,12 @@ TEST_F(CheckArgumentsTest, OtherOpsNameWhatDoesNotFit) {
 
   EXPECT_EQ(message(ops::swiglu_forward, {f32({7, 5}), f32({7, 2})}),
             "swiglu_forward: gate_up_RX: expected an even number of channels, got 5");
+  EXPECT_EQ(
+      message(ops::linear_swiglu_forward, {f32({7, 4}), f32({5, 4}), f32({7, 5}), f32({7, 2})}),
+      "linear_swiglu_forward: weight_XD: expected an even number of rows, got 5");
+  EXPECT_EQ(
+      message(ops::linear_swiglu_backward, {f32({7, 4}), f32({4, 3}), f32({7, 6}), f32({7, 3})}),
+      "linear_swiglu_backward: dgate_up_RX: expected [7, 6], got [7, 3]");
   EXPECT_EQ(message(ops::convert, {f32({7, 5}), bf16({34})}),
             "convert: y: expected 35 elements, got 34");
   EXPECT_EQ(message(ops::sum_to, {f32({7}), nullptr}),

@@ -31,7 +31,7 @@ TEST_P(OpCasesTest, AgreesWithReference) {
   const auto tested = backend::make_backend(backend_name.second.kind);
   const auto reference = backend::make_backend(DeviceKind::kReference);
   Arena tested_arena(tested->device().memory(), kOpCaseArenaBytes);
-  Arena reference_arena(host_memory(), 1 << 20);
+  Arena reference_arena(host_memory(), kOpCaseArenaBytes);
   const auto results =
       run_op_cases(tested->context(tested_arena, backend_name.second.dtype),
                    reference->context(reference_arena, DType::kF64), {op, "", CaseSet::kSmall});

@@ -6,6 +6,8 @@
 
 #include <type_traits>
 
+#include "backend/cuda/ptx_wrappers.cuh"
+
 namespace deltatrain::backend::cuda {
 
 // exp(x)
@@ -24,8 +26,29 @@ __device__ __forceinline__ float sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>) {
     return 1.0F / (1.0F + expf(-x));
   } else {
-    return __fdividef(1.0F, 1.0F + __expf(-x));
+    // Exponentials below the normal range are lost beside the 1 anyway.
+    constexpr float kLog2e = 1.4426950408889634F;
+    return __fdividef(1.0F, 1.0F + exp2_approximate(x * -kLog2e));
   }
+}
+
+// gate sigmoid(gate) up
+template <class T>
+__device__ __forceinline__ float swiglu(float gate, float up) {
+  return gate * (sigmoid<T>(gate) * up);
+}
+
+// The gradients of swiglu(gate, up), and its value once more.
+struct SwigluGradient {
+  float gate;
+  float up;
+  float y;
+};
+template <class T>
+__device__ __forceinline__ SwigluGradient swiglu_gradient(float dy, float gate, float up) {
+  const float s = sigmoid<T>(gate);
+  const float activated = gate * s;
+  return {dy * up * s * (1.0F + gate * (1.0F - s)), dy * activated, activated * up};
 }
 
 }  // namespace deltatrain::backend::cuda

@@ -14,6 +14,7 @@ ops::OpTable make_table() {
   ops::OpTable table;
   table.backend = "cuda";
   table.linear = {cuda::linear_forward, cuda::linear_backward};
+  table.linear_swiglu = {cuda::linear_swiglu_forward, cuda::linear_swiglu_backward};
   table.embedding = {cuda::embedding_forward, cuda::embedding_backward};
   table.rms_norm = {cuda::rms_norm_forward, cuda::rms_norm_backward};
   table.norm_linear = {cuda::norm_linear};

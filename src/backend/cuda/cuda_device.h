@@ -64,6 +64,11 @@ class CudaDevice final : public Device {
   int num_multiprocessors() const { return num_multiprocessors_; }
   GemmLibrary& gemm() { return *gemm_; }
 
+  // Blocks of another stream that may hold multiprocessors while ops run (sums over ranks); none unless told. Kernels
+  // whose blocks stay for the whole of their work leave room: one that finds no place would begin when all others end.
+  int num_blocks_beside_ops() const { return num_blocks_beside_ops_; }
+  void expect_blocks_beside_ops(int num_blocks) { num_blocks_beside_ops_ = num_blocks; }
+
   // After each launch: throws for a launch that failed, and remembers the name, which the text of
   // an error that shows up later (at a wait) repeats.
   void check_launch(const char* kernel_name);
@@ -88,6 +93,7 @@ class CudaDevice final : public Device {
   int next_staging_ = 0;
   int compute_capability_ = 0;
   int num_multiprocessors_ = 0;
+  int num_blocks_beside_ops_ = 0;
   std::string description_;
   bool is_recording_ = false;
   const char* last_kernel_ = "none";

@@ -7,6 +7,8 @@ namespace deltatrain::backend::cuda {
 
 void linear_forward(const Context& context, const ops::LinearForward& args);
 void linear_backward(const Context& context, const ops::LinearBackward& args);
+bool linear_swiglu_forward(const Context& context, const ops::LinearSwigluForward& args);
+bool linear_swiglu_backward(const Context& context, const ops::LinearSwigluBackward& args);
 void embedding_forward(const Context& context, const ops::EmbeddingForward& args);
 void embedding_backward(const Context& context, const ops::EmbeddingBackward& args);
 bool norm_linear(const Context& context, const ops::NormLinear& args, const Tensor& workspace);

@@ -146,6 +146,7 @@ NcclCollectives::NcclCollectives(CudaDevice& device, dist::Communicator& ranks, 
 
   beside_ops_ = new_communicator(kBlocksBesideOps);
   waited_for_ = new_communicator(0);
+  device.expect_blocks_beside_ops(kBlocksBesideOps);
   ranks.on_loss([this] { break_off(); });
 }
 

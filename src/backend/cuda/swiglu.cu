@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kBlock) swiglu_forward_kernel(const T* gate_up
       in_gate[j].unpack(g);
       in_up[j].unpack(u);
 #pragma unroll
-      for (int e = 0; e < kVector; ++e) g[e] *= sigmoid<T>(g[e]) * u[e];
+      for (int e = 0; e < kVector; ++e) g[e] = swiglu<T>(g[e], u[e]);
       store_values(y + row * F + i * kVector, g);
     }
   }
@@ -77,12 +77,10 @@ __global__ void __launch_bounds__(kBlock)
       in_dy[j].unpack(d);
 #pragma unroll
       for (int e = 0; e < kVector; ++e) {
-        const float s = sigmoid<T>(g[e]);
-        const float act = g[e] * s;
-        const float dgate = d[e] * u[e] * s * (1.0F + g[e] * (1.0F - s));
-        out[e] = act * u[e];
-        u[e] = d[e] * act;
-        g[e] = dgate;
+        const SwigluGradient gradient = swiglu_gradient<T>(d[e], g[e], u[e]);
+        g[e] = gradient.gate;
+        u[e] = gradient.up;
+        out[e] = gradient.y;
       }
       T* target = dgate_up + row * 2 * F + i * kVector;
       store_values(target, g);

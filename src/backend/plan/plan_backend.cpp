@@ -93,7 +93,9 @@ ops::OpTable plan_table(const BackendTables& planned) {
   plan(t.elementwise.copy_rows, p.elementwise.copy_rows);
   plan(t.token_scores.apply, p.token_scores.apply);
   plan(t.token_choices.apply, p.token_choices.apply);
-  t.norm_linear.apply = nullptr;  // the composition takes the most
+  // The compositions take the most.
+  t.norm_linear.apply = nullptr;
+  t.linear_swiglu = {};
   return t;
 }
 

@@ -79,7 +79,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
 void run_cases(backend::Backend& tested, const Options& options, Report& report) {
   const auto reference = backend::make_reference_backend();
   Arena tested_arena(tested.device().memory(), verify::kOpCaseArenaBytes);
-  Arena reference_arena(host_memory(), 1 << 20);
+  Arena reference_arena(host_memory(), verify::kOpCaseArenaBytes);
   const Context reference_context = reference->context(reference_arena, DType::kF64);
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     if (options.dry_run && dtype == DType::kBF16) continue;

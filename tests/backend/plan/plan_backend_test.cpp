@@ -143,6 +143,8 @@ int64_t run_the_rest(const Context& context, Memory& memory, const Sizes& s) {
   const Tensor gate_up = memory.f32({R, 2 * D});
   ops::swiglu_forward(context, {gate_up, y});
   ops::swiglu_backward(context, {y, gate_up, gate_up, x});
+  ops::linear_swiglu_forward(context, {x, memory.f32({2 * D, D}), gate_up, y});
+  ops::linear_swiglu_backward(context, {x, w_DD, gate_up, gate_up});
   ops::cross_entropy(context, {memory.f32({R, N}), ids, inv_R, Tensor()});
   const int64_t P = 100 * D;
   const auto scalars = static_cast<ops::StepScalars*>(memory.bytes(sizeof(ops::StepScalars)).raw());

@@ -36,6 +36,15 @@ __device__ __forceinline__ uint64_t describe_tile(const void* tile) {
   return kSwizzle128 | kEightRows | kOneBlock | ((address & 0x3ffffU) >> 4);
 }
 
+// Several such tiles of kRows rows each, one after the other, as one of `transposed` reading whose columns go on from
+// tile to tile.
+template <int kRows>
+__device__ __forceinline__ uint64_t describe_tiles(const void* tiles) {
+  constexpr uint64_t kOneBlock = uint64_t{1} << 16;
+  constexpr uint64_t kNextTile = uint64_t{kRows * 128 >> 4} << 16;
+  return (describe_tile(tiles) & ~kOneBlock) | kNextTile;
+}
+
 // --- Order. Before the first product after its registers or tiles were written: begin_products
 // (and publish_tiles by the writers of tiles, before a barrier). Products run until wait_products;
 // then settle() each result.
@@ -55,6 +64,12 @@ template <int kN>
 __device__ __forceinline__ void settle(float (&result)[kN]) {
 #pragma unroll
   for (float& value : result) asm volatile("" : "+f"(value)::"memory");
+}
+// Values that are computed here, whether or not somebody stores them.
+template <int kN>
+__device__ __forceinline__ void settle(uint32_t (&words)[kN]) {
+#pragma unroll
+  for (uint32_t& word : words) asm volatile("" : "+r"(word));
 }
 // Shared memory written by ordinary stores becomes visible to products and bulk copies.
 __device__ __forceinline__ void publish_tiles() {
@@ -104,6 +119,41 @@ __device__ __forceinline__ void product_64x64x16(float (&d)[32], const uint32_t 
 #endif
 }
 
+// --- d[64 x 256] (+)= a[64 x 16] b[16 x 256], likewise. Rows of b that lie along the output fill 256 rows of one
+// tile; b that is `transposed` is four tiles of 64 columns, described by describe_tiles.
+
+#define DELTATRAIN_RESULT_16(d, i)                                                            \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+      "+f"(d[i + 6]), "+f"(d[i + 7]), "+f"(d[i + 8]), "+f"(d[i + 9]), "+f"(d[i + 10]),        \
+      "+f"(d[i + 11]), "+f"(d[i + 12]), "+f"(d[i + 13]), "+f"(d[i + 14]), "+f"(d[i + 15])
+#define DELTATRAIN_RESULT_128(d)                                                             \
+  DELTATRAIN_RESULT_16(d, 0), DELTATRAIN_RESULT_16(d, 16), DELTATRAIN_RESULT_16(d, 32),      \
+      DELTATRAIN_RESULT_16(d, 48), DELTATRAIN_RESULT_16(d, 64), DELTATRAIN_RESULT_16(d, 80), \
+      DELTATRAIN_RESULT_16(d, 96), DELTATRAIN_RESULT_16(d, 112)
+#define DELTATRAIN_RESULT_128_NAMES                                                              \
+  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                      \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, "             \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, "   \
+  "%127}"
+
+template <bool kTransposedB>
+__device__ __forceinline__ void product_64x256x16(float (&d)[128], uint64_t a, uint64_t b,
+                                                  bool add) {
+#if DELTATRAIN_HAS_GROUP_PRODUCTS
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " DELTATRAIN_RESULT_128_NAMES
+      ", %128, %129, p, 1, 1, 0, %131;\n}\n"
+      : DELTATRAIN_RESULT_128(d)
+      : "l"(a), "l"(b), "r"(static_cast<int32_t>(add)), "n"(kTransposedB ? 1 : 0));
+#endif
+}
+
 // --- Barriers in shared memory on which bulk copies complete.
 
 __device__ __forceinline__ uint32_t shared_address(const void* in_shared) {
@@ -144,6 +194,116 @@ __device__ __forceinline__ void wait_copy(uint64_t* barrier, uint32_t parity) {
       "@!done bra wait;\n}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+// --- Rings of tiles that one warp fills and others empty: a barrier of each kind per place of the ring.
+
+// A phase completes after `arrivals` arrivals and all bytes that they announce.
+__device__ __forceinline__ void init_barrier(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;\n" ::"r"(shared_address(barrier)),
+               "r"(arrivals)
+               : "memory");
+}
+
+// One arrival that announces bytes of copies to come.
+__device__ __forceinline__ void expect_bytes(uint64_t* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+
+// One arrival at this barrier of the cluster's block `rank`.
+__device__ __forceinline__ void arrive_in_cluster(uint64_t* barrier, int rank) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}\n" ::"r"(shared_address(barrier)),
+      "r"(rank)
+      : "memory");
+#endif
+}
+
+// --- Copies of boxes of matrices that a tensor map describes; what lies outside the matrix is zeros.
+
+__device__ __forceinline__ void prefetch_map(const void* map) {
+  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
+}
+
+// The box at this column and row, to this block.
+__device__ __forceinline__ void copy_box(void* to_shared, const void* map, int column, int row,
+                                         uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, "
+      "%4}], [%2];\n" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+      : "memory");
+}
+
+// The same to every block of the cluster in `blocks` (a bit each), at the same place and barrier of each.
+__device__ __forceinline__ void copy_box_to_all(void* to_shared, const void* map, int column,
+                                                int row, uint64_t* barrier, uint16_t blocks) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::"
+      "cluster [%0], [%1, {%3, %4}], [%2], %5;\n" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(blocks)
+      : "memory");
+#endif
+}
+
+// --- Blocks of a cluster.
+
+// This block's number in its cluster.
+__device__ __forceinline__ int block_rank() {
+  uint32_t rank = 0;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;\n" : "=r"(rank));
+  return static_cast<int>(rank);
+}
+
+// All threads of all blocks of the cluster.
+__device__ __forceinline__ void sync_cluster() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;\n" ::
+          : "memory");
+}
+
+// --- Groups with roles of their own.
+
+// Gives up, or takes, registers: every warp of the group must come here. kCount is a multiple of 8.
+template <int kCount>
+__device__ __forceinline__ void shrink_registers() {
+#if DELTATRAIN_HAS_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
+#endif
+}
+template <int kCount>
+__device__ __forceinline__ void grow_registers() {
+#if DELTATRAIN_HAS_GROUP_PRODUCTS
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
+#endif
+}
+
+// Barrier `id` (1 to 15) for `threads` threads, some of which only arrive and some of which wait.
+__device__ __forceinline__ void arrive_named(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void wait_named(int id, int threads) {
+  asm volatile("bar.sync %0, %1;\n" ::"r"(id), "r"(threads) : "memory");
+}
+
+// Four 8 x 8 tiles of 16-bit elements to shared memory, laid out in lanes as ptx_wrappers.cuh's load_matrices has them:
+// lane l gives the address of row l % 8 of tile l / 8.
+__device__ __forceinline__ void store_matrices(void* row_in_shared, uint32_t word0, uint32_t word1,
+                                               uint32_t word2, uint32_t word3) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};\n" ::"r"(
+                   shared_address(row_in_shared)),
+               "r"(word0), "r"(word1), "r"(word2), "r"(word3)
+               : "memory");
+#endif
 }
 
 }  // namespace deltatrain::backend::cuda::hopper
