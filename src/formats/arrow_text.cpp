@@ -1,4 +1,7 @@
 #include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string_view>
 
 #include "formats/arrow_ipc.h"
 #include "formats/text_column.h"
@@ -29,23 +32,45 @@ class ArrowText final : public TextColumn {
     if (selected_ >= 0) drop_pages(file_.batch_body(selected_));
     selected_ = index;
     row_ = 0;
+    kept_ = {};
     texts_ = file_.text_column(index, column_);
   }
 
   bool next(std::vector<std::optional<std::string_view>>& rows) override {
     rows.clear();
+    if (kept_.size() >= kKeptBytes) {
+      // A single batch may be as large as the file: what was handed out goes out of memory again.
+      drop_pages(kept_);
+      kept_ = kept_.last(0);
+    }
     const int64_t end = std::min(texts_.num_rows(), row_ + kRowsAtOnce);
-    for (; row_ < end; ++row_) rows.push_back(texts_.text(row_));
+    for (; row_ < end; ++row_) {
+      rows.push_back(texts_.text(row_));
+      if (rows.back().has_value()) keep(*rows.back());
+    }
     return !rows.empty();
   }
 
  private:
+  static constexpr size_t kKeptBytes = size_t{1} << 26;
+
+  // Texts lie in the order of their rows.
+  void keep(std::string_view text) {
+    const auto* const begin = kept_.data() != nullptr ? kept_.data() : as_bytes(text).data();
+    const auto* const end = as_bytes(text).data() + text.size();
+    if (end > begin) kept_ = {begin, end};
+  }
+  static std::span<const std::byte> as_bytes(std::string_view text) {
+    return std::as_bytes(std::span(text));
+  }
+
   const ArrowFile file_;
   const std::string column_;
   std::vector<RowGroup> groups_;
   ArrowTextColumn texts_;
   int64_t selected_ = -1;
   int64_t row_ = 0;
+  std::span<const std::byte> kept_;  // text that was handed out and is still in memory
 };
 
 }  // namespace

@@ -2,7 +2,7 @@
 
     python check_memory.py --program build/cpu-release/bin/deltatrain --tokenizer FOLDER [--work FOLDER] [--scale X]
 
-`--scale 1` takes 15 GB of disk and some minutes, and goes past 2^31 tokens; the bounds are the same for any scale. Needs
+`--scale 1` takes 15 GB of disk and some minutes, and writes files past 2^31 bytes; the bounds are the same for any scale. Needs
 pyarrow for Parquet and Arrow, which are left out with a note where it is missing. Exits with 1 when a bound is not held.
 """
 
