@@ -20,7 +20,6 @@ class PlainCopier final : public SideCopier {
 std::unique_ptr<SideCopier> make_side_copier(Device& device) {
   if (auto* const copying = dynamic_cast<SideCopyingDevice*>(&device); copying != nullptr)
     return copying->make_side_copier();
-  if (device.kind() == DeviceKind::kCuda) return nullptr;
   return std::make_unique<PlainCopier>(device);
 }
 

@@ -20,12 +20,14 @@ class SideCopier {
 class SideCopyingDevice {
  public:
   virtual ~SideCopyingDevice() = default;
+  // DeviceError where the surroundings do not allow it now.
   virtual std::unique_ptr<SideCopier> make_side_copier() = 0;
 };
 
 // For copies of what the ops so far leave behind. Ops after this call run beside them, and must not
-// write what is being copied. One copier at a time. On other devices whose memory is the host's, it
-// is Device::copy_to_host on the copier's thread; null for those whose copies hold up their ops.
+// write what is being copied. One copier at a time. On devices that have no way of their own, whose
+// memory is the host's, it is Device::copy_to_host on the copier's thread. DeviceError where there is
+// none to be had now.
 std::unique_ptr<SideCopier> make_side_copier(Device& device);
 
 }  // namespace deltatrain

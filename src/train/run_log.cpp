@@ -284,16 +284,28 @@ void RunLog::sample(int64_t step, const std::string& prompt, const std::string& 
   reporter_.message("train", fmt::format("step {}: {}", step, printable(prompt + text)));
 }
 
-void RunLog::saved(const checkpoint::SaveReport& report, double stall_seconds) {
+void RunLog::saved(const Saver::Finished& save) {
+  const checkpoint::SaveReport& report = save.report;
   folder_.add_metrics(line_of(Json{{"kind", "checkpoint"},
                                    {"path", report.folder.string()},
                                    {"bytes", report.bytes},
-                                   {"stall_seconds", stall_seconds},
+                                   {"stall_seconds", save.stall_seconds},
+                                   {"previous_save_seconds", save.previous_save_seconds},
+                                   {"copy_seconds", save.copy_seconds},
                                    {"write_seconds", report.seconds}}));
-  reporter_.message(
-      "checkpoint",
-      fmt::format("{}: {} written in {:.2f} s, training waited {:.2f} s", report.folder.string(),
-                  size_text(report.bytes), report.seconds, stall_seconds));
+  std::string text =
+      fmt::format("{}: {} copied in {:.2f} s and written in {:.2f} s, training waited {:.2f} s",
+                  report.folder.string(), size_text(report.bytes), save.copy_seconds,
+                  report.seconds, save.stall_seconds);
+  if (save.previous_save_seconds >= 0.005) {
+    text += fmt::format(
+        ", {:.2f} s of it for the save before to be written (a larger checkpoint.save_interval "
+        "leaves it the time)",
+        save.previous_save_seconds);
+  }
+  reporter_.message("checkpoint", text);
+  if (!save.note.empty())
+    reporter_.warning("checkpoint", "copied before the next step, not beside it: " + save.note);
 }
 
 void RunLog::end(int64_t step, const std::string& verdict) {

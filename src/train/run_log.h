@@ -11,13 +11,13 @@
 #include <vector>
 
 #include "base/reporter.h"
-#include "checkpoint/checkpoint.h"
 #include "config/recipe_reader.h"
 #include "formats/event_file.h"
 #include "model/training_step.h"
 #include "report/spikes.h"
 #include "train/gpu_monitor.h"
 #include "train/run_folder.h"
+#include "train/saver.h"
 
 namespace deltatrain::train {
 
@@ -64,7 +64,7 @@ class RunLog {
   void step(const StepReport& report);
   void validation(int64_t step, double loss, int64_t num_tokens, double seconds);
   void sample(int64_t step, const std::string& prompt, const std::string& text, double seconds);
-  void saved(const checkpoint::SaveReport& report, double stall_seconds);
+  void saved(const Saver::Finished& save);
   void end(int64_t step, const std::string& verdict);
 
  private:

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "base/reporter.h"
 #include "convert/convert.h"
 #include "device/side_copy.h"
@@ -150,49 +151,64 @@ void Saver::save(TrainingStep& step, const checkpoint::CheckpointState& state) {
   const auto start = Clock::now();
   const auto block = static_cast<size_t>(step.state_part_bytes());
   Device& device = *step.context().device;
+  device_ = &device;
   std::array<Tensor, kStateParts.size()> parts;
   std::unique_ptr<SideCopier> copier;
-  if (step.keeps_whole_state()) copier = make_side_copier(device);
-  if (copier != nullptr) {
+  note_.clear();
+  if (step.keeps_whole_state()) {
     for (size_t i = 0; i < parts.size(); ++i) parts[i] = step.gather_state(kStateParts[i]);
-  } else {  // at once: what is gathered lies in one place, which the next step needs
+    try {
+      copier = make_side_copier(device);
+    } catch (const DeviceError& error) {
+      note_ = error.what();
+    }
+  }
+  if (copier == nullptr) {  // at once: what is gathered lies in a place that the next step needs
+    const auto copy_start = Clock::now();
     char* to = snapshot(parts.size() * block);
     for (size_t i = 0; i < parts.size(); ++i) {
       const Tensor part = step.gather_state(kStateParts[i]);
       device.copy_to_host(to + i * block, part.raw(), block);
     }
+    copy_seconds_ = seconds_since(copy_start);
   }
   std::promise<void> copied;
   copying_ = copied.get_future();
-  running_ = std::async(std::launch::async, [this, state, &step, block, parts,
-                                             copier = std::move(copier),
-                                             copied = std::move(copied)]() mutable {
-    try {
-      if (copier != nullptr) {
-        char* to = snapshot(parts.size() * block);
-        for (size_t i = 0; i < parts.size(); ++i)
-          copier->copy_to_host(to + i * block, parts[i].raw(), block);
-        copier.reset();
-      }
-      copied.set_value();
-    } catch (...) {
-      copied.set_exception(std::current_exception());
-      throw;
-    }
-    const HostState tensors = name_tensors(step, snapshot_);
-    const auto report = write(state, tensors.model, tensors.optimizer);
-    checkpoint::prune_checkpoints(folder_, recipe_.checkpoint.keep_last,
-                                  recipe_.checkpoint.keep_every);
-    return report;
-  });
+  running_ =
+      std::async(std::launch::async, [this, state, &step, block, parts, copier = std::move(copier),
+                                      copied = std::move(copied)]() mutable {
+        try {
+          if (copier != nullptr) {
+            const auto copy_start = Clock::now();
+            char* to = snapshot(parts.size() * block);
+            for (size_t i = 0; i < parts.size(); ++i)
+              copier->copy_to_host(to + i * block, parts[i].raw(), block);
+            copier.reset();
+            copy_seconds_ = seconds_since(copy_start);
+          }
+          copied.set_value();
+        } catch (...) {
+          copied.set_exception(std::current_exception());
+          throw;
+        }
+        const HostState tensors = name_tensors(step, snapshot_);
+        const auto report = write(state, tensors.model, tensors.optimizer);
+        checkpoint::prune_checkpoints(folder_, recipe_.checkpoint.keep_last,
+                                      recipe_.checkpoint.keep_every);
+        return report;
+      });
   stall_seconds_ += seconds_since(start);
 }
 
 void Saver::finish_copy() {
   if (!copying_.valid()) return;
-  const auto start = Clock::now();
+  if (copying_.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+    device_->synchronize();
+    const auto start = Clock::now();
+    copying_.wait();
+    stall_seconds_ += seconds_since(start);
+  }
   copying_.get();
-  stall_seconds_ += seconds_since(start);
 }
 
 checkpoint::SaveReport Saver::write(const checkpoint::CheckpointState& state,
@@ -241,8 +257,13 @@ std::optional<Saver::Finished> Saver::finished(Wait wait) {
   running_.wait();
   const double waited = seconds_since(start);
   copying_ = {};
-  const double stalled = std::exchange(stall_seconds_, waited);
-  return Finished{running_.get(), stalled};
+  Finished finished{.report = {},
+                    .stall_seconds = std::exchange(stall_seconds_, waited),
+                    .previous_save_seconds = std::exchange(previous_save_seconds_, waited),
+                    .note = std::move(note_)};
+  finished.report = running_.get();
+  finished.copy_seconds = copy_seconds_;
+  return finished;
 }
 
 void take_part_in_save(TrainingStep& step) {

@@ -1,6 +1,7 @@
 // Checkpoints of a run, written while training goes on. A thread copies the state into host memory
 // beside the next step's forward and backward pass, which only read it, then writes that snapshot;
-// where device/side_copy.h has no copier, or ranks share the state, the copy comes before that step.
+// where device/side_copy.h can give no copier, or ranks share the state, the copy comes before that
+// step.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,8 @@
 namespace deltatrain::train {
 
 // As TrainingStep::write_state, which it calls; other ranks hear of it.
-using StateWriter = std::function<void(StatePart, const std::function<void(const Tensor& flat_X)>&)>;
+using StateWriter =
+    std::function<void(StatePart, const std::function<void(const Tensor& flat_X)>&)>;
 
 class Saver {
  public:
@@ -39,14 +41,18 @@ class Saver {
   void save(TrainingStep& step, const checkpoint::CheckpointState& state);
 
   // To be called before the state changes: returns once it is copied, if a save has been started.
-  // Rethrows what kept it from being copied.
+  // Where it is not copied yet, waits for the ops of the device first, as whoever changes the state
+  // would. Rethrows what kept it from being copied.
   void finish_copy();
 
   struct Finished {
     checkpoint::SaveReport report;
     // What training waited for this save: for the one before it to be written, in save(), and in
-    // finish_copy().
+    // finish_copy() once the ops were done.
     double stall_seconds = 0;
+    double previous_save_seconds = 0;  // of it, for the one before
+    double copy_seconds = 0;           // of copying the state, beside training or not
+    std::string note;  // why the copy could not be made beside the next step; empty where it was
   };
   // The finished save's report, once; rethrows its failure. kYes waits until it is finished, for
   // the sake of the next save.
@@ -67,7 +73,11 @@ class Saver {
   Buffer snapshot_;
   std::atomic<bool> is_wanted_ = false;  // ends the touching of its memory
   std::future<Buffer> preparing_;
+  Device* device_ = nullptr;  // that of the state being copied
   double stall_seconds_ = 0;
+  double previous_save_seconds_ = 0;
+  double copy_seconds_ = 0;
+  std::string note_;
   std::future<void> copying_;
   std::future<checkpoint::SaveReport> running_;
 };

@@ -491,7 +491,7 @@ void Trainer::sample() {
 void Trainer::report_save(Saver::Wait wait) {
   if (saver_ == nullptr) return;  // rank 0 saves
   const auto finished = saver_->finished(wait);
-  if (finished) log_->saved(finished->report, finished->stall_seconds);
+  if (finished) log_->saved(*finished);
 }
 
 void Trainer::save() {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "backend/registry.h"
+#include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "config/recipe_reader.h"
 #include "device/side_copy.h"
@@ -64,6 +66,15 @@ class SlowCopies final : public PassingDevice, public SideCopyingDevice {
   };
 };
 
+// A device that has no copier to give.
+class RefusedCopies final : public PassingDevice, public SideCopyingDevice {
+ public:
+  using PassingDevice::PassingDevice;
+  std::unique_ptr<SideCopier> make_side_copier() override {
+    throw DeviceError("device test: pinned memory: expected 32 MiB, got none");
+  }
+};
+
 using SaverTest = SmallRun;
 
 // The next step computes while the state is copied, and changes it only then.
@@ -84,6 +95,27 @@ TEST_F(SaverTest, CopiesBesideTheNextStepWhatTheSaveFound) {
   for (const int64_t step : {4, 8, 10})
     EXPECT_EQ(weights("slow", step), weights("plain", step)) << step;
   EXPECT_EQ(metric("slow", "checkpoint", "stall_seconds").size(), 3U);
+  for (const double seconds : metric("slow", "checkpoint", "copy_seconds"))
+    EXPECT_GE(seconds, 3 * std::chrono::duration<double>(kDelay).count());
+}
+
+// What cannot be copied beside the next step is copied before it, and people hear why.
+TEST_F(SaverTest, CopiesBeforeTheNextStepWhereTheDeviceHasNoCopier) {
+  const std::vector<std::string> overrides = {"checkpoint.save_interval=4",
+                                              "checkpoint.keep_last=0"};
+  run("plain", overrides);
+  const auto cpu = backend::make_backend(DeviceKind::kCpu);
+  const auto plan = backend::make_backend(DeviceKind::kPlan);
+  RefusedCopies device(cpu->device());
+  reporter_.lines.clear();
+  run_on({&device, &cpu->table(), nullptr, DType::kF32},
+         {&plan->device(), &plan->table(), nullptr, DType::kF32}, "refused", overrides, false, {});
+  for (const int64_t step : {4, 8, 10})
+    EXPECT_EQ(weights("refused", step), weights("plain", step)) << step;
+  EXPECT_EQ(std::count(reporter_.lines.begin(), reporter_.lines.end(),
+                       "copied before the next step, not beside it: device test: pinned memory: "
+                       "expected 32 MiB, got none"),
+            3);
 }
 
 // Training waits for the copy before it changes the state, and for one save to be written when the
@@ -115,6 +147,9 @@ TEST_F(SaverTest, CountsWhatTrainingWaitsFor) {
   EXPECT_GE(first->stall_seconds, copies);
   EXPECT_LT(second->stall_seconds, copies);
   EXPECT_GE(third->stall_seconds, copies);
+  EXPECT_LT(first->previous_save_seconds, copies);
+  EXPECT_LT(second->previous_save_seconds, copies);
+  EXPECT_GE(third->previous_save_seconds, copies);
   EXPECT_EQ(checkpoint::tracked_step(folder_ / "saved"), 3);
 }
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/cuda_check.h"
 #include "backend/cuda/gemm_library.h"
 #include "backend/cuda/shared_memory.h"
+#include "backend/cuda/side_copy_lanes.h"
 #include "base/check.h"
 
 namespace deltatrain::backend::cuda {
@@ -144,6 +145,7 @@ CudaDevice::~CudaDevice() {
   cudaSetDevice(device_index_);
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   gemm_.reset();
+  side_copy_.reset();
   for (StagingBlock& block : staging_) {
     if (block.free_again != nullptr) cudaEventDestroy(block.free_again);
     if (block.data != nullptr) cudaFreeHost(block.data);
@@ -284,6 +286,12 @@ std::vector<double> CudaDevice::take_marks() {
   }
   num_marks_ = 0;
   return seconds;
+}
+
+std::unique_ptr<SideCopier> CudaDevice::make_side_copier() {
+  make_current();
+  if (side_copy_ == nullptr) side_copy_ = std::make_unique<SideCopyLanes>(device_index_);
+  return side_copy_->make_copier(stream_);
 }
 
 int64_t CudaDevice::free_memory_bytes() {

@@ -10,10 +10,12 @@
 #include <vector>
 
 #include "device/context.h"
+#include "device/side_copy.h"
 
 namespace deltatrain::backend::cuda {
 
 class GemmLibrary;
+class SideCopyLanes;
 
 // cudaMalloc and cudaFree. Takes plain device memory only, never managed memory.
 class CudaMemory final : public MemoryResource {
@@ -33,7 +35,7 @@ struct DeviceOptions {
   bool gemm_uniform_rows = false;
 };
 
-class CudaDevice final : public Device {
+class CudaDevice final : public Device, public SideCopyingDevice {
  public:
   // DeviceError: no such device, a driver older than this program's CUDA, or a compute capability
   // that this program has no machine code for.
@@ -54,6 +56,8 @@ class CudaDevice final : public Device {
   std::unique_ptr<Recording> record(const std::function<void()>& ops) override;
   void mark() override;
   std::vector<double> take_marks() override;
+  // DeviceError where there is no pinned memory for it.
+  std::unique_ptr<SideCopier> make_side_copier() override;
 
   // Makes this the calling thread's device; cheap where it is already.
   void make_current() const;
@@ -91,6 +95,7 @@ class CudaDevice final : public Device {
   cudaStream_t stream_ = nullptr;
   std::array<StagingBlock, kNumStagingBlocks> staging_;
   int next_staging_ = 0;
+  std::unique_ptr<SideCopyLanes> side_copy_;  // made when first asked for
   int compute_capability_ = 0;
   int num_multiprocessors_ = 0;
   int num_blocks_beside_ops_ = 0;

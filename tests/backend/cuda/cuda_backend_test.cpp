@@ -1,12 +1,18 @@
 // What can be said of the CUDA backend on any machine: planning works without a device, and a machine without one
-// gets told so.
+// gets told so; and on one with a device, what it does besides ops.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <vector>
 
 #include "backend/cuda/gated_delta_rule.h"
 #include "backend/factories.h"
 #include "backend/registry.h"
 #include "base/error.h"
+#include "device/side_copy.h"
 #include "ops/embedding.h"
 #include "ops/rms_norm.h"
 #include "ops/short_conv.h"
@@ -73,6 +79,36 @@ TEST(CudaDeltaHeadsTest, AreThoseThatTheSharedMemoryOfADeviceAllows) {
   EXPECT_EQ(delta_head_sizes(backward, kda, f32, small), "16x16, 16x32, 32x64, 64x64");
   EXPECT_EQ(delta_head_sizes(backward, gdn, bf16, large), "16x16, 16x32, 64x64, 64x128, 128x128");
   EXPECT_EQ(delta_head_sizes(backward, kda, bf16, large), "16x16, 16x32, 32x64, 64x64, 128x128");
+}
+
+// What a copier finds is what the ops before it left, and what ops beside it do elsewhere changes nothing.
+TEST(CudaSideCopyTest, CopiesWhatTheOpsBeforeLeftWhileOthersRun) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device on this machine";
+  const auto backend = make_backend(DeviceKind::kCuda);
+  Device& device = backend->device();
+  // Less than a block, one block and a byte, and many of them for each lane.
+  for (const size_t bytes : {size_t{1}, (size_t{4} << 20) + 1, (size_t{200} << 20) + 12345}) {
+    std::vector<char> want(bytes), got(bytes + 1, 'p');
+    uint64_t state = bytes;
+    for (char& c : want) c = static_cast<char>((state = state * 6364136223846793005U + 1442695040888963407U) >> 56);
+    const Buffer source(device.memory(), bytes), kept(device.memory(), bytes), other(device.memory(), bytes);
+    device.copy_to_device(source.data(), want.data(), bytes);
+    device.fill_zero(kept.data(), bytes);
+    for (int i = 0; i < 200; ++i) device.copy_on_device(other.data(), source.data(), bytes);
+    device.copy_on_device(kept.data(), source.data(), bytes);
+    {
+      const auto copier = make_side_copier(device);
+      auto copied = std::async(std::launch::async, [&] { copier->copy_to_host(got.data(), kept.data(), bytes); });
+      do {
+        device.fill_zero(source.data(), bytes);
+        device.copy_on_device(other.data(), source.data(), bytes);
+        device.synchronize();
+      } while (copied.wait_for(std::chrono::seconds(0)) != std::future_status::ready);
+      copied.get();
+    }
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), bytes), 0) << bytes;
+    EXPECT_EQ(got.back(), 'p') << bytes;
+  }
 }
 
 TEST(CudaDeviceTest, SaysWhatAMachineWithoutADeviceLacks) {
