@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <thread>
 
 #include "base/error.h"
 #include "dist/threads_as_ranks.h"
