@@ -211,7 +211,8 @@ def main():
                 table.add(label, kind, size_of(short), *reference(encode, short))
     for (form, workers), runs in prepared.items():
         load_cpu, load_wall = (min(load[i] for load in loads[form]) for i in (1, 2))
-        tokens, cpu, _, memory = min(runs, key=lambda run: run[1])
+        tokens, cpu = min(runs, key=lambda run: run[1])[:2]
+        memory = max(run[3] for run in runs)
         wall = min(run[2] for run in runs)
         table.add(f"prepare, {form}, {workers} worker{'s' * (workers > 1)}", "English", size, tokens, cpu - load_cpu, wall - load_wall, memory)
     table.show()

@@ -80,6 +80,11 @@ if(DELTATRAIN_STATIC)
   set(CMAKE_FIND_LIBRARY_SUFFIXES ${suffixes})
 endif()
 
+if(DELTATRAIN_STATIC AND DELTATRAIN_ARROW STREQUAL "AUTO")
+  set(DELTATRAIN_ARROW OFF)
+elseif(DELTATRAIN_STATIC AND DELTATRAIN_ARROW)
+  message(FATAL_ERROR "DELTATRAIN_STATIC: expected DELTATRAIN_ARROW=OFF (there are no archives of it), got ${DELTATRAIN_ARROW}")
+endif()
 include(arrow)  # Parquet input; a build without it refuses such files by name
 
 if(DELTATRAIN_TESTS)

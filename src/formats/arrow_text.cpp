@@ -44,7 +44,7 @@ class ArrowText final : public TextColumn {
       kept_ = kept_.last(0);
     }
     const int64_t end = std::min(texts_.num_rows(), row_ + kRowsAtOnce);
-    for (; row_ < end; ++row_) {
+    for (; row_ < end && kept_.size() < kKeptBytes; ++row_) {
       rows.push_back(texts_.text(row_));
       if (rows.back().has_value()) keep(*rows.back());
     }

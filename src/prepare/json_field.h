@@ -11,6 +11,8 @@ namespace deltatrain::prepare {
 
 // So many bytes behind a line must be readable; what they hold does not matter.
 inline constexpr size_t kJsonPadding = 64;
+// No part of JSON; at the beginning of a file the reader of blocks takes it away.
+inline constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 struct JsonField {
   enum class Outcome : uint8_t {
@@ -42,7 +44,7 @@ class JsonFieldReader {
 // By simdjson (json_field_simdjson.cpp); in a program without it the plain one.
 std::unique_ptr<JsonFieldReader> make_json_field_reader();
 
-// By nlohmann/json's events: the same outcomes and texts, other words for what is wrong, slower.
+// By nlohmann/json's events: the same outcomes and texts, slower.
 std::unique_ptr<JsonFieldReader> make_plain_json_field_reader();
 
 }  // namespace deltatrain::prepare

@@ -99,6 +99,8 @@ class PlainJsonFieldReader final : public JsonFieldReader {
   JsonField read(std::string_view line, std::string_view key) override {
     if (text::find_ill_formed_utf8(line) != std::string_view::npos)
       return {.outcome = Outcome::kIllFormedUtf8};
+    if (line.starts_with(kByteOrderMark))
+      return {.outcome = Outcome::kBroken, .got = "a byte order mark at 0"};
     // Which the parser would take for the end.
     const size_t zero = line.find('\0');
     if (zero != std::string_view::npos)

@@ -47,8 +47,8 @@ class Saver {
 
   struct Finished {
     checkpoint::SaveReport report;
-    // What training waited for this save: for the one before it to be written, in save(), and in
-    // finish_copy() once the ops were done.
+    // What training waited for this save: in save() for the one before it to be written and for the
+    // copy where no copier makes it, and in finish_copy() once the ops were done.
     double stall_seconds = 0;
     double previous_save_seconds = 0;  // of it, for the one before
     double copy_seconds = 0;           // of copying the state, beside training or not

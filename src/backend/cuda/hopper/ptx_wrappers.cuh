@@ -227,10 +227,6 @@ __device__ __forceinline__ void arrive_in_cluster(uint64_t* barrier, int rank) {
 
 // --- Copies of boxes of matrices that a tensor map describes; what lies outside the matrix is zeros.
 
-__device__ __forceinline__ void prefetch_map(const void* map) {
-  asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
-}
-
 // The box at this column and row, to this block.
 __device__ __forceinline__ void copy_box(void* to_shared, const void* map, int column, int row,
                                          uint64_t* barrier) {
@@ -271,20 +267,6 @@ __device__ __forceinline__ void sync_cluster() {
 }
 
 // --- Groups with roles of their own.
-
-// Gives up, or takes, registers: every warp of the group must come here. kCount is a multiple of 8.
-template <int kCount>
-__device__ __forceinline__ void shrink_registers() {
-#if DELTATRAIN_HAS_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kCount));
-#endif
-}
-template <int kCount>
-__device__ __forceinline__ void grow_registers() {
-#if DELTATRAIN_HAS_GROUP_PRODUCTS
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kCount));
-#endif
-}
 
 // Barrier `id` (1 to 15) for `threads` threads, some of which only arrive and some of which wait.
 __device__ __forceinline__ void arrive_named(int id, int threads) {
