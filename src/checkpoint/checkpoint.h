@@ -132,9 +132,10 @@ class CheckpointReader {
   void require_optimizer(const std::vector<formats::TensorSpec>& wanted) const;
 
   // Passes the bytes of these tensors on piece by piece, each tensor's in order, tensors as they lie in
-  // the files, while the disk reads on. FormatError for a checksum, behind the last piece of its tensor.
-  using PieceConsumer = std::function<void(const std::string& name, int64_t begin,
-                                           std::span<const std::byte> piece)>;
+  // the files, while the disk reads on; pieces are of whole elements. FormatError for a checksum, behind
+  // the last piece of its tensor, and for data that begin off their width and are cut within elements.
+  using PieceConsumer =
+      std::function<void(const std::string& name, int64_t begin, std::span<const std::byte> piece)>;
   void stream_model(const std::vector<std::string>& names, const PieceConsumer& consume) const;
   void stream_optimizer(const std::vector<std::string>& names, const PieceConsumer& consume) const;
 

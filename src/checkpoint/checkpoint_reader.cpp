@@ -157,6 +157,22 @@ void stream(const std::filesystem::path& folder, const Group& group,
   for (; current < list.size(); ++current) finish(current);
 }
 
+// The blocks of a file that are read end within elements where its data begin off their width, which no writer of ours
+// does.
+CheckpointReader::PieceConsumer whole_elements(const Group& group,
+                                               const CheckpointReader::PieceConsumer& consume) {
+  return
+      [&group, &consume](const std::string& name, int64_t begin, std::span<const std::byte> piece) {
+        const TensorRecord& record = *group.find(name);
+        if (piece.size() % static_cast<size_t>(dtype_bytes(record.dtype)) != 0) {
+          throw FormatError(error_text(
+              record.file.string(), name,
+              "data that begin at a multiple of their width, as they are saved", "another place"));
+        }
+        consume(name, begin, piece);
+      };
+}
+
 void read(const std::filesystem::path& folder, const Group& group, const std::string& name,
           const Tensor& out) {
   DELTATRAIN_CHECK(out.is_contiguous(), name);
@@ -272,12 +288,13 @@ void CheckpointReader::require_optimizer(const std::vector<formats::TensorSpec>&
 
 void CheckpointReader::stream_model(const std::vector<std::string>& names,
                                     const PieceConsumer& consume) const {
-  stream(contents_->folder, contents_->model, names, consume);
+  stream(contents_->folder, contents_->model, names, whole_elements(contents_->model, consume));
 }
 
 void CheckpointReader::stream_optimizer(const std::vector<std::string>& names,
                                         const PieceConsumer& consume) const {
-  stream(contents_->folder, contents_->optimizer, names, consume);
+  stream(contents_->folder, contents_->optimizer, names,
+         whole_elements(contents_->optimizer, consume));
 }
 
 void CheckpointReader::read_all_model(std::span<const NamedTensor> model) const {

@@ -80,18 +80,7 @@ const formats::StoredTensor& ModelFolder::tensor(const std::string& name) const 
 void ModelFolder::stream(const std::vector<std::string>& names,
                          const CheckpointReader::PieceConsumer& consume) const {
   if (contents_->native) {
-    std::map<std::string, size_t> widths;
-    for (const formats::TensorSpec& spec : contents_->tensors)
-      widths.emplace(spec.name, static_cast<size_t>(dtype_bytes(spec.dtype)));
-    contents_->native->stream_model(names, [&](const std::string& name, int64_t begin,
-                                               std::span<const std::byte> piece) {
-      if (piece.size() % widths.at(name) != 0) {
-        throw FormatError(error_text(
-            file_of(name).string(), name,
-            "data that begin at a multiple of their width, as they are saved", "another place"));
-      }
-      consume(name, begin, piece);
-    });
+    contents_->native->stream_model(names, consume);
     return;
   }
   struct Listed {

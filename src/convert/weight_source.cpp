@@ -122,11 +122,6 @@ class FolderSource : public WeightSource {
                           std::span<const std::byte> piece) {
       const auto& [parameter, dtype] = meant.at(name);
       const int64_t width = dtype_bytes(dtype);
-      if (piece.size() % static_cast<size_t>(width) != 0) {
-        throw FormatError(error_text(
-            folder().string(), name,
-            "data that begin at a multiple of their width, as they are saved", "another place"));
-      }
       values.resize(piece.size() / static_cast<size_t>(width));
       formats::cast_elements(dtype, piece.data(), DType::kF32, values.data(),
                              static_cast<int64_t>(values.size()));
