@@ -199,6 +199,7 @@ void add_attention(std::vector<OpCase>& cases) {
     std::string name = lengths_text(offsets) + " H=" + std::to_string(heads.H) + " " +
                        std::to_string(heads.K) + "x" + std::to_string(heads.V);
     if (v_placement == Placement::kStridedHeads) name += ", strided v";
+    if (v_placement == Placement::kOddRows) name += ", odd row stride of v";
     if (deviation != 1) name += ", sharp";
     cases.push_back({"causal_attention", name, set, [=](const CaseRun& run) {
                        attention_case(run, offsets, heads, v_placement, deviation);
@@ -211,8 +212,16 @@ void add_attention(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, {0, 65}, {4, 16, 16}, P::kStridedHeads, 4);
   for (const int32_t T : {1, 17, 63, 64})
     add(CaseSet::kSmall, {0, T}, {2, 32, 16}, P::kContiguous, 1);
+  // Short sequences on both sides of the edges of tiles, and scores of up to 70.
+  add(CaseSet::kSmall, {0, 3, 5, 6, 63, 65, 72, 136, 199, 263, 264, 330}, {1, 64, 64},
+      P::kStridedHeads, 4);
+  // Widths that 16 bytes divide in f32 alone, and some that they never do.
+  add(CaseSet::kSmall, {0, 130}, {2, 20, 12}, P::kStridedHeads, 1);
+  add(CaseSet::kSmall, {0, 70}, {2, 18, 10}, P::kContiguous, 1);
+  add(CaseSet::kSmall, {0, 70}, {2, 16, 16}, P::kOddRows, 1);
   for (const int32_t T : {2, 3, 15, 16, 127, 513})
     add(CaseSet::kFull, {0, T}, {2, 64, 64}, P::kStridedHeads, 1);
+  add(CaseSet::kFull, {0, 2048}, {1, 64, 64}, P::kContiguous, 1);
   add(CaseSet::kFull, {0, 200}, {1, 192, 128}, P::kContiguous, 1);
   add(CaseSet::kFull, packed, {2, 128, 128}, P::kContiguous, 3);
   // Sequences and heads enough to fill a large card with one block each.

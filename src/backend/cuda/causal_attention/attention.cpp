@@ -23,13 +23,26 @@ void expect_supported(const char* op, const Tensor& q_RHK, const Tensor& v_RHV, 
     throw UnsupportedError(error_text(op, "scale", "a number above 0", std::to_string(scale)));
 }
 
-// Copies of 16 bytes need addresses and strides to match; so do the pairs of elements that are
-// stored together.
+// Copies of 16 bytes need addresses and strides to match; so do the elements that are stored
+// together.
 template <class... Tensors>
-bool fits_tiles(const Tensor& q_RHK, const Tensor& v_RHV, const Tensors&... others) {
-  const auto fits = [](int64_t width) { return width % 8 == 0 && width <= kMaxTileWidth; };
-  return q_RHK.dtype() == DType::kBF16 && fits(q_RHK.size(2)) && fits(v_RHV.size(2)) &&
+bool fits(DType dtype, int64_t max_width, const Tensor& q_RHK, const Tensor& v_RHV,
+          const Tensors&... others) {
+  const auto fits_width = [&](int64_t width) {
+    return width * dtype_bytes(dtype) % 16 == 0 && width <= max_width;
+  };
+  return q_RHK.dtype() == dtype && fits_width(q_RHK.size(2)) && fits_width(v_RHV.size(2)) &&
          all_aligned(q_RHK, v_RHV, others...);
+}
+
+template <class... Tensors>
+bool fits_tiles(const Tensors&... tensors) {
+  return fits(DType::kBF16, kMaxTileWidth, tensors...);
+}
+
+template <class... Tensors>
+bool fits_f32_tiles(const Tensors&... tensors) {
+  return fits(DType::kF32, kMaxF32TileWidth, tensors...);
 }
 
 }  // namespace
@@ -37,8 +50,12 @@ bool fits_tiles(const Tensor& q_RHK, const Tensor& v_RHV, const Tensors&... othe
 void causal_attention_forward(const Context& context, const ops::CausalAttentionForward& args) {
   expect_supported("causal_attention_forward", args.q_RHK, args.v_RHV, args.scale);
   CudaDevice& device = cuda_device(context);
-  if (!args.k_cache_SXHK.defined() && fits_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.o_RHV)) {
+  if (args.k_cache_SXHK.defined()) {
+    attention_rows_forward(device, args);
+  } else if (fits_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.o_RHV)) {
     if (!attention_forward_groups(device, args)) attention_tiles_forward(device, args);
+  } else if (fits_f32_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.o_RHV)) {
+    attention_f32_tiles_forward(device, args);
   } else {
     attention_rows_forward(device, args);
   }
@@ -58,7 +75,13 @@ void causal_attention_backward(const Context& context, const ops::CausalAttentio
   }
   if (context.arena->is_planning()) return;
   CudaDevice& device = cuda_device(context);
-  attention_backward_prepare(device, args, delta_RH, row_begins_R);
+  attention_backward_begins(device, args, row_begins_R);
+  if (fits_f32_tiles(args.q_RHK, args.v_RHV, args.k_RHK, args.do_RHV, args.o_RHV, args.dq_RHK,
+                     args.dk_RHK, args.dv_RHV)) {
+    attention_f32_tiles_backward(device, args, delta_RH, row_begins_R);
+    return;
+  }
+  attention_backward_delta(device, args, delta_RH);
   if (tiles) {
     if (!attention_backward_groups(device, args, delta_RH, dq_sum_RHX))
       attention_tiles_backward(device, args, delta_RH, row_begins_R);

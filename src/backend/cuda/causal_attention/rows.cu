@@ -1,5 +1,5 @@
-// Attention row by row: any type and width up to 256, sums in f32. The path of f32, of unusual
-// heads, and of decoding with a cache.
+// Attention row by row: any type and width up to 256, sums in f32. The path of unusual heads and of
+// decoding with a cache.
 #include "backend/cuda/causal_attention/attention.h"
 #include "backend/cuda/head_rows.cuh"
 #include "backend/cuda/lanes.cuh"
@@ -363,10 +363,9 @@ void attention_rows_backward(CudaDevice& device, const ops::CausalAttentionBackw
   });
 }
 
-void attention_backward_prepare(CudaDevice& device, const ops::CausalAttentionBackward& args,
-                                const Tensor& delta_RH, const Tensor& row_begins_R) {
-  const int64_t R = args.q_RHK.size(0);
-  const int64_t units = R * args.q_RHK.size(1);
+void attention_backward_delta(CudaDevice& device, const ops::CausalAttentionBackward& args,
+                              const Tensor& delta_RH) {
+  const int64_t units = args.q_RHK.size(0) * args.q_RHK.size(1);
   const auto run_heads = [&](auto lanes) {
     constexpr int kLanes = decltype(lanes)::value;
     launch(device, "causal_attention_backward_delta_heads_kernel",
@@ -385,6 +384,11 @@ void attention_backward_prepare(CudaDevice& device, const ops::CausalAttentionBa
              units, narrow<int>(args.v_RHV.size(2)));
     });
   }
+}
+
+void attention_backward_begins(CudaDevice& device, const ops::CausalAttentionBackward& args,
+                               const Tensor& row_begins_R) {
+  const int64_t R = args.q_RHK.size(0);
   launch(device, "causal_attention_backward_begins_kernel", causal_attention_backward_begins_kernel,
          divide_up(R, kThreads), kThreads, 0, pointer<const int32_t>(args.sequences.device_offsets),
          narrow<int>(args.sequences.num()), pointer<int32_t>(row_begins_R), R);

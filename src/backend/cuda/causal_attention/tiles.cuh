@@ -4,6 +4,7 @@
 // the eight rows that one fragment load touches lie in different banks.
 #pragma once
 
+#include "backend/cuda/causal_attention/head_tiles.cuh"
 #include "backend/cuda/lanes.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/pack.cuh"
@@ -13,19 +14,8 @@
 namespace deltatrain::backend::cuda::attention {
 
 using Bf16 = __nv_bfloat16;
-inline constexpr int kWarps = 4;
-inline constexpr int kThreads = kWarps * kWarpSize;
-inline constexpr int kStep = 64;  // rows of the tiles that stream past a block
+using HeadRows = HeadRowsOf<Bf16>;
 inline constexpr int kChunk = 8;  // bf16 elements of 16 bytes
-// Consecutive blocks take the tiles of this many neighbouring tiles of one head, so that the rows
-// which they share are still in the cache.
-inline constexpr int kTilesPerGroup = 16;
-
-struct HeadRows {  // the rows of one head within a tensor [R, H, width]
-  const Bf16* data;
-  int64_t row_stride;
-  int width;
-};
 
 template <int kWidth>
 __device__ __forceinline__ Bf16* chunk_address(Bf16* s_tile, int row, int chunk) {
@@ -84,25 +74,6 @@ __device__ __forceinline__ void as_left(uint32_t (&words)[4], const float (&firs
   words[1] = pack_bf16(first[2], first[3]);
   words[2] = pack_bf16(second[0], second[1]);
   words[3] = pack_bf16(second[2], second[3]);
-}
-
-// Which tile and head a block works on.
-struct TileIndex {
-  int tile;
-  int head;
-
-  // `descending`: within a group the last tile comes first, for it has the most to do.
-  __device__ __forceinline__ TileIndex(int num_heads, bool descending) {
-    const int in_group = static_cast<int>(blockIdx.x % kTilesPerGroup);
-    const int rest = static_cast<int>(blockIdx.x / kTilesPerGroup);
-    head = rest % num_heads;
-    tile =
-        rest / num_heads * kTilesPerGroup + (descending ? kTilesPerGroup - 1 - in_group : in_group);
-  }
-};
-
-inline int64_t num_tile_blocks(int64_t num_tiles, int64_t num_heads) {
-  return round_up(num_tiles, kTilesPerGroup) * num_heads;
 }
 
 // Writes a 16 x (8 kTiles) result as bf16: the lane's rows `row` and `row + 8`.
