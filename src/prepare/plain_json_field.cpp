@@ -9,8 +9,6 @@ namespace {
 
 using Outcome = JsonField::Outcome;
 
-constexpr int kMaxDepth = 1024;
-
 // Whether what was read since the last string or number began is a string with an escape that stands
 // for no character. Where the string is whole, or lacks nothing but its end, the fault is another.
 bool has_bad_escape(std::string read) {
@@ -75,7 +73,7 @@ class FieldEvents final : public nlohmann::json_sax<nlohmann::json> {
   }
   bool open(const char* type) {
     value(type);
-    if (++level_ <= kMaxDepth) return true;
+    if (++level_ <= kMaxJsonDepth) return true;
     problem_ = "nested more than 1,024 deep";
     return false;
   }

@@ -156,21 +156,8 @@ std::string replace_ill_formed_utf8(std::string_view text, int64_t* num_replaced
 }
 
 void append_utf8(uint32_t code_point, std::string& text) {
-  if (code_point < 0x80) {
-    text += static_cast<char>(code_point);
-  } else if (code_point < 0x800) {
-    text += static_cast<char>(0xc0 | code_point >> 6);
-    text += static_cast<char>(0x80 | (code_point & 0x3f));
-  } else if (code_point < 0x10000) {
-    text += static_cast<char>(0xe0 | code_point >> 12);
-    text += static_cast<char>(0x80 | (code_point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (code_point & 0x3f));
-  } else {
-    text += static_cast<char>(0xf0 | code_point >> 18);
-    text += static_cast<char>(0x80 | (code_point >> 12 & 0x3f));
-    text += static_cast<char>(0x80 | (code_point >> 6 & 0x3f));
-    text += static_cast<char>(0x80 | (code_point & 0x3f));
-  }
+  char bytes[4];
+  text.append(bytes, write_utf8(code_point, bytes));
 }
 
 }  // namespace deltatrain::text

@@ -21,7 +21,29 @@ size_t ill_formed_length(std::string_view text, size_t offset);
 // The text with U+FFFD for each ill-formed part; adds the number of parts to *num_replaced if given.
 std::string replace_ill_formed_utf8(std::string_view text, int64_t* num_replaced = nullptr);
 
-// Appends the UTF-8 form. `code_point` must be a scalar value (not a surrogate, at most 0x10ffff).
+// Writes the UTF-8 form, 1 to 4 bytes, and returns its end. `code_point` must be a scalar value (not a surrogate, at most
+// 0x10ffff).
+inline char* write_utf8(uint32_t code_point, char* to) {
+  const auto following = [&](int shift) { return static_cast<char>(0x80 | (code_point >> shift & 0x3f)); };
+  if (code_point < 0x80) {
+    *to++ = static_cast<char>(code_point);
+  } else if (code_point < 0x800) {
+    *to++ = static_cast<char>(0xc0 | code_point >> 6);
+    *to++ = following(0);
+  } else if (code_point < 0x10000) {
+    *to++ = static_cast<char>(0xe0 | code_point >> 12);
+    *to++ = following(6);
+    *to++ = following(0);
+  } else {
+    *to++ = static_cast<char>(0xf0 | code_point >> 18);
+    *to++ = following(12);
+    *to++ = following(6);
+    *to++ = following(0);
+  }
+  return to;
+}
+
+// The same at the end of a text.
 void append_utf8(uint32_t code_point, std::string& text);
 
 // Reads one code point of well-formed text at `p` and advances `p`.

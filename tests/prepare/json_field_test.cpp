@@ -1,4 +1,4 @@
-// What both readers make of one line of JSON. Expected outcomes are Python's json module's (but for zero bytes and depth,
+// What the readers make of one line of JSON. Expected outcomes are Python's json module's (but for zero bytes and depth,
 // which it limits elsewhere), texts too.
 #include "prepare/json_field.h"
 
@@ -18,8 +18,9 @@ struct Reader {
   std::unique_ptr<JsonFieldReader> (*make)();
 };
 
+// What is behind a line would end a string of it.
 std::string padded(std::string_view line) {
-  return std::string(line) + std::string(kJsonPadding, ' ');
+  return std::string(line) + std::string(kJsonPadding, '"');
 }
 
 class JsonFieldTest : public testing::TestWithParam<Reader> {
@@ -46,6 +47,48 @@ TEST_P(JsonFieldTest, TextComesWithItsEscapesResolved) {
   EXPECT_EQ(text(R"({"te\u0078t":"escaped key"})"), "escaped key");
   EXPECT_EQ(text(R"({"text":"\u0000"})"), std::string(1, '\0'));
   EXPECT_EQ(text(R"({"text":""})"), "");
+}
+
+// Strings are read sixteen bytes at a time: what ends a run of plain characters stands at each place of a step.
+TEST_P(JsonFieldTest, EscapesAndEndsAreFoundAtEveryPlace) {
+  const std::pair<std::string, std::string> escapes[] = {{"\\n", "\n"},
+                                                         {"\\\"", "\""},
+                                                         {"\\\\\\\\", "\\\\"},
+                                                         {"\\u00E9\\u00e9", "\xc3\xa9\xc3\xa9"},
+                                                         {"\\ud83d\\udc4d", "\xf0\x9f\x91\x8d"},
+                                                         {"\xc3\xa9", "\xc3\xa9"},
+                                                         {"\x7f", "\x7f"}};
+  for (size_t before = 0; before < 40; ++before) {
+    const std::string plain(before, 'a');
+    EXPECT_EQ(text("{\"text\":\"" + plain + "\"}"), plain);
+    EXPECT_EQ(read("{\"text\":\"" + plain).outcome, Outcome::kBroken);
+    EXPECT_EQ(read("{\"text\":\"" + plain + "\x1f\"}").outcome, Outcome::kBroken);
+    EXPECT_EQ(read("{\"text\":\"" + plain + "\\").outcome, Outcome::kBroken);
+    for (const auto& [escape, character] : escapes) {
+      for (const size_t after : {0, 1, 15, 16, 17}) {
+        const std::string rest(after, 'b');
+        EXPECT_EQ(text("{\"" + plain + escape + "\":1,\"text\":\"" + plain + escape + rest + "\"}"),
+                  plain + character + rest);
+      }
+    }
+  }
+}
+
+TEST_P(JsonFieldTest, NumbersAreWhatTheGrammarAllows) {
+  for (const std::string_view number :
+       {"0", "-0", "10", "1.5", "0.25", "-1e5", "1E+05", "1e-05", "1e99", "1e100", "1e308",
+        "1e-400", "123456789012345678901234567890.5e-12"}) {
+    EXPECT_EQ(text("{\"n\":" + std::string(number) + ",\"text\":\"a\"}"), "a") << number;
+  }
+  for (const std::string_view number : {"", "-", "00", "-01", ".5", "1.", "1.e5", "1e", "1e+",
+                                        "1e+-5", "--1", "0x10", "1e309", "-1e309", "Infinity"}) {
+    EXPECT_EQ(read("{\"n\":" + std::string(number) + ",\"text\":\"a\"}").outcome, Outcome::kBroken)
+        << number;
+  }
+  EXPECT_EQ(read("{\"text\":\"a\",\"n\":" + std::string(400, '9') + "}").outcome, Outcome::kBroken);
+  EXPECT_EQ(read("{\"text\":\"a\",\"n\":1" + std::string(250, '0') + "e99}").outcome,
+            Outcome::kBroken);
+  EXPECT_EQ(text("{\"text\":\"a\",\"n\":1" + std::string(250, '0') + "e10}"), "a");
 }
 
 TEST_P(JsonFieldTest, TheLastOfEqualKeysCountsAndOnlyThoseOfTheOutermostObject) {
@@ -132,24 +175,28 @@ TEST_P(JsonFieldTest, ReadsOnAfterMemoryIsGivenBack) {
 
 INSTANTIATE_TEST_SUITE_P(Readers, JsonFieldTest,
                          testing::Values(Reader{"chosen", make_json_field_reader},
+                                         Reader{"scanning", make_scanning_json_field_reader},
                                          Reader{"plain", make_plain_json_field_reader}),
                          [](const auto& param_info) { return std::string(param_info.param.name); });
 
-// Objects at random, most of them with one character too many, too few or wrong. (In a build without simdjson both readers are one.)
+// Objects at random, most of them with one character too many, too few or wrong. (In a build without simdjson the chosen
+// reader is the scanning one.)
 TEST(JsonFieldReadersTest, AgreeOnLinesAtRandom) {
   const std::vector<std::string> keys = {"\"text\"", "\"text\"", "\"x\"", "\"te\\u0078t\"", "\"\""};
-  const std::vector<std::string> values = {"\"a\"",
-                                           "\"\\ud83d\\udc4d\"",
-                                           "\"\\n\\\\\"",
-                                           "\"\xc3\xa9\"",
-                                           "1",
-                                           "-2.5e1",
-                                           "0",
-                                           "true",
-                                           "null",
-                                           "[]",
-                                           "[1,{\"text\":\"no\"}]",
-                                           "{\"text\":2}"};
+  const std::vector<std::string> values = {
+      "\"a\"",
+      "\"\\ud83d\\udc4d\"",
+      "\"\\n\\\\\"",
+      "\"\xc3\xa9\"",
+      "\"quite a few characters, then\\u00e9\\t\\\" and more\"",
+      "1",
+      "-2.5e1",
+      "0",
+      "true",
+      "null",
+      "[]",
+      "[1,{\"text\":\"no\"}]",
+      "{\"text\":2}"};
   const std::string characters = "{}[]:,\"\\u0d.e-+ tn\t";
   std::mt19937 random(5);
   const auto one_of = [&](const auto& list) { return list[random() % list.size()]; };
@@ -157,7 +204,8 @@ TEST(JsonFieldReadersTest, AgreeOnLinesAtRandom) {
     return o == Outcome::kBroken || o == Outcome::kBadString || o == Outcome::kIllFormedUtf8;
   };
   const auto chosen = make_json_field_reader();
-  const auto plain = make_plain_json_field_reader();
+  const std::unique_ptr<JsonFieldReader> others[] = {make_scanning_json_field_reader(),
+                                                     make_plain_json_field_reader()};
   int texts = 0, faults = 0;
   for (int i = 0; i < 100000; ++i) {
     std::string line = "{";
@@ -181,9 +229,11 @@ TEST(JsonFieldReadersTest, AgreeOnLinesAtRandom) {
     const std::string memory = padded(line);
     const std::string_view view = std::string_view(memory).substr(0, line.size());
     const JsonField want = chosen->read(view, "text");
-    const JsonField got = plain->read(view, "text");
-    ASSERT_EQ(static_cast<int>(got.outcome), static_cast<int>(want.outcome)) << line;
-    ASSERT_EQ(got.text, want.text) << line;
+    for (const auto& other : others) {
+      const JsonField got = other->read(view, "text");
+      ASSERT_EQ(static_cast<int>(got.outcome), static_cast<int>(want.outcome)) << line;
+      ASSERT_EQ(got.text, want.text) << line;
+    }
     texts += want.outcome == Outcome::kText ? 1 : 0;
     faults += is_fault(want.outcome) ? 1 : 0;
   }
