@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 
 namespace deltatrain::backend::cpu {
@@ -14,14 +15,11 @@ void sum_of_squares(const Context& context, const ops::SumOfSquares& args) {
   if (context.arena->is_planning()) return;
   const float* gradient = args.gradient_X.data<float>();
   parallel_for(num_blocks, [=](int64_t block) {
-    double sum = 0;
-    const int64_t end = std::min(X, (block + 1) * kBlock);
-#pragma omp simd reduction(+ : sum)
-    for (int64_t i = block * kBlock; i < end; ++i) {
-      const auto g = static_cast<double>(gradient[i]);
-      sum += g * g;
-    }
-    sums[block] = sum;
+    const float* const part = gradient + block * kBlock;
+    sums[block] = sum_over_f64(std::min(kBlock, X - block * kBlock), [=](int64_t i) {
+      const auto g = static_cast<double>(part[i]);
+      return g * g;
+    });
   });
   double total = args.mode == ops::GradMode::kAccumulate ? args.scalars->sum_of_squares : 0;
   for (int64_t block = 0; block < num_blocks; ++block) total += sums[block];

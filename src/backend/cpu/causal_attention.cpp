@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/small_gemm.h"
 #include "backend/cpu/vector_math.h"
@@ -88,14 +89,12 @@ void forward_tile(const Sizes& sizes, float scale, Rows q, int64_t count, int64_
         row[j] = s;
         best = s > best ? s : best;
       }
-      float sum = 0;
-#pragma omp simd reduction(+ : sum)
+#pragma omp simd
       for (int64_t j = 0; j < kTile; ++j) {
         const float p = exp_f32(row[j] - best);
-        const float kept = j < seen ? p : 0.0F;
-        row[j] = kept;
-        sum += kept;
+        row[j] = j < seen ? p : 0.0F;
       }
+      const float sum = sum_over(kTile, [=](auto at) { return at(row); });
       const float correction = exp_f32(largest[i] - best);
       largest[i] = best;
       total[i] = total[i] * correction + sum;
@@ -129,21 +128,14 @@ void forward_row(const Sizes& sizes, float scale, const float* q, int64_t num_ke
     float best = largest;
     for (int64_t j = 0; j < count; ++j) {
       const float* k = keys.k.data + (first + j) * keys.k.stride;
-      float dot = 0;
-#pragma omp simd reduction(+ : dot)
-      for (int64_t c = 0; c < sizes.K; ++c) dot += q[c] * k[c];
-      p[j] = scale * dot;
+      p[j] = scale * sum_over(sizes.K, [=](auto at) { return at(q) * at(k); });
       best = std::max(best, p[j]);
     }
     const float correction = exp_f32(largest - best);
     largest = best;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < count; ++j) {
-      p[j] = exp_f32(p[j] - best);
-      sum += p[j];
-    }
-    total = total * correction + sum;
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) p[j] = exp_f32(p[j] - best);
+    total = total * correction + sum_over(count, [&](auto at) { return at(p); });
 #pragma omp simd
     for (int64_t v = 0; v < sizes.V; ++v) out[v] *= correction;
     for (int64_t j = 0; j < count; ++j) {
@@ -396,10 +388,9 @@ void causal_attention_backward(const Context& context, const ops::CausalAttentio
   const float* out = args.o_RHV.data<float>();
   parallel_rows(R * H, V, [=](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      float dot = 0;
-#pragma omp simd reduction(+ : dot)
-      for (int64_t v = 0; v < V; ++v) dot += d_out[i * V + v] * out[i * V + v];
-      out_dot[i] = dot;
+      const float* const d_row = d_out + i * V;
+      const float* const row = out + i * V;
+      out_dot[i] = sum_over(V, [=](auto at) { return at(d_row) * at(row); });
     }
   });
   parallel_for(args.sequences.num() * H, [&](int64_t task) {

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/vector_math.h"
 
@@ -22,18 +23,15 @@ float largest(const float* row, int64_t N) {
 // sum_n exp(row_n - shift); with kKeep the terms replace the row.
 template <bool kKeep>
 double sum_of_exp(float* row, int64_t N, float shift) {
+  alignas(64) float terms[kColumns];
   double total = 0;
   for (int64_t begin = 0; begin < N; begin += kColumns) {
     const int64_t count = std::min(kColumns, N - begin);
     float* part = row + begin;
-    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t n = 0; n < count; ++n) {
-      const float e = exp_f32(part[n] - shift);
-      if constexpr (kKeep) part[n] = e;
-      sum += e;
-    }
-    total += static_cast<double>(sum);
+    float* const to = kKeep ? part : terms;
+#pragma omp simd
+    for (int64_t n = 0; n < count; ++n) to[n] = exp_f32(part[n] - shift);
+    total += static_cast<double>(sum_over(count, [=](auto at) { return at(to); }));
   }
   return total;
 }

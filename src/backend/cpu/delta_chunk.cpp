@@ -182,8 +182,9 @@ void invert_diagonal_blocks(int64_t num_blocks, const float* lower, float* inver
     for (int64_t block = 0; block < num_blocks; ++block) {
       float* X = inverse + block * kBlock * kBlock;
       const float* row = lower + (block * kBlock + i) * C + block * kBlock;
-      Lanes sum = {};
-      sum[i] = 1.0F;
+      alignas(64) float unit[kLanes] = {};
+      unit[i] = 1.0F;
+      Lanes sum = load(unit);
       for (int64_t j = 0; j < i; ++j) sum -= row[j] * load(X + j * kBlock);
       store(X + i * kBlock, sum);
     }
@@ -235,10 +236,7 @@ void decay_state(const DeltaSizes& sizes, const ChunkDecay& decay, float* state)
 }
 
 float dot(const float* a, const float* b, int64_t count) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; ++i) sum += a[i] * b[i];
-  return sum;
+  return sum_over(count, [=](auto at) { return at(a) * at(b); });
 }
 
 // Before d_state is decayed: what exp(G_C) S0 passes on, for every step of the chunk.

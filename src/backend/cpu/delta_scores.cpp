@@ -161,10 +161,7 @@ void scalar_gradients(const DeltaSizes& sizes, float scale, int64_t padded_rows,
     const int64_t columns = columns_of(m / kBlock);
 #pragma omp simd
     for (int64_t j = 0; j < columns; ++j) column_sums[j] += static_cast<double>(pairs[m * C + j]);
-    double sum = 0;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t j = 0; j < m; ++j) sum += column_sums[j];
-    out.dg[m] += sum;
+    out.dg[m] += sum_over_f64(m, [&](int64_t j) { return column_sums[j]; });
   }
 }
 
@@ -337,8 +334,10 @@ void diagonal_gradients(const DeltaSizes& sizes, float scale, int64_t first, con
       store(dk_j, load(dk_j) + column);
     }
     for (int64_t i = 0; i < kBlock; ++i) {
+      alignas(64) float row[kLanes];
+      store(row, dg[i]);
       for (int64_t lane = 0; lane < kLanes; ++lane)
-        out.dg[base + i * Kp + lane] += static_cast<double>(dg[i][lane]);
+        out.dg[base + i * Kp + lane] += static_cast<double>(row[lane]);
     }
   }
 }

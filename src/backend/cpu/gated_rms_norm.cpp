@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/prefetch.h"
 #include "backend/cpu/vector_math.h"
@@ -28,9 +29,7 @@ void forward(const ops::GatedRmsNormForward& args) {
         const float* z = gate + r * gate_stride + h * gate_head_stride;
         float* y_row = y + (r * G + h) * V;
         prefetch(z + gate_stride, V);
-        float square_sum = 0;
-#pragma omp simd reduction(+ : square_sum)
-        for (int64_t v = 0; v < V; ++v) square_sum += o_row[v] * o_row[v];
+        const float square_sum = sum_over(V, [=](auto at) { return at(o_row) * at(o_row); });
         const auto scale = static_cast<float>(
             1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(V) + eps));
         inv_rms[r * G + h] = scale;
@@ -77,9 +76,8 @@ void backward(const ops::GatedRmsNormBackward& args, float* partials) {
         float* dgate_row = dgate + r * dgate_stride + h * dgate_head_stride;
         prefetch(z_row + gate_stride, V);
         const float scale = inv_rms[r * G + h];
-        float dot = 0;
         // do holds du = dy act(z) between the passes; it may be dy itself.
-#pragma omp simd reduction(+ : dot)
+#pragma omp simd
         for (int64_t v = 0; v < V; ++v) {
           const float z = z_row[v];
           const float s = sigmoid_f32(z);
@@ -91,9 +89,10 @@ void backward(const ops::GatedRmsNormBackward& args, float* partials) {
           const float du = dy_v * act;
           dgate_row[v] = dy_v * normed * weight[v] * slope;
           dweight[v] += du * normed;
-          dot += normed * (weight[v] * du);
           do_row[v] = du;
         }
+        const float dot =
+            sum_over(V, [=](auto at) { return scale * at(o_row) * (at(weight) * at(do_row)); });
         const float c = dot / static_cast<float>(V);
 #pragma omp simd
         for (int64_t v = 0; v < V; ++v)

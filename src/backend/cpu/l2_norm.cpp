@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 #include "backend/cpu/prefetch.h"
 
@@ -21,9 +22,7 @@ void l2_norm_forward(const Context&, const ops::L2NormForward& args) {
         const float* x_row = x + r * x_stride + h * x_head_stride;
         float* y_row = y + (r * H + h) * K;
         prefetch(x_row + x_stride, K);
-        float square_sum = 0;
-#pragma omp simd reduction(+ : square_sum)
-        for (int64_t k = 0; k < K; ++k) square_sum += x_row[k] * x_row[k];
+        const float square_sum = sum_over(K, [=](auto at) { return at(x_row) * at(x_row); });
         const float scale = 1.0F / std::sqrt(square_sum + eps);
         inv_norm[r * H + h] = scale;
 #pragma omp simd
@@ -51,9 +50,7 @@ void l2_norm_backward(const Context&, const ops::L2NormBackward& args) {
         const float* y_row = y + r * y_stride + h * y_head_stride;
         float* dx_row = dx + r * dx_stride + h * dx_head_stride;
         const float scale = inv_norm[r * H + h];
-        float dot = 0;
-#pragma omp simd reduction(+ : dot)
-        for (int64_t k = 0; k < K; ++k) dot += y_row[k] * dy_row[k];
+        const float dot = sum_over(K, [=](auto at) { return at(y_row) * at(dy_row); });
 #pragma omp simd
         for (int64_t k = 0; k < K; ++k) dx_row[k] = scale * (dy_row[k] - y_row[k] * dot);
       }

@@ -6,23 +6,14 @@
 
 #include "backend/cpu/lanes.h"
 #include "backend/cpu/tile_product.h"
+#include "backend/cpu/transposition.h"
 
 namespace deltatrain::backend::cpu {
 
 namespace {
 
-// One register, and as many rows of sums as the registers hold beside a row of B and an element of A.
-// GCC keeps vectors wider than a register in memory.
-#ifdef __AVX512F__
-constexpr int64_t kPartLanes = 16;
-constexpr int64_t kPanelRows = 12;
-#else
-constexpr int64_t kPartLanes = 8;
-constexpr int64_t kPanelRows = 6;
-#endif
-constexpr int64_t kParts = kLanes / kPartLanes;
-typedef float Part __attribute__((vector_size(kPartLanes * 4)));
-typedef float UnalignedPart __attribute__((vector_size(kPartLanes * 4), aligned(4), may_alias));
+// As many rows of sums as the registers hold beside a row of B and an element of A.
+constexpr int64_t kPanelRows = kRegisters == 1 ? 12 : kRegisters == 2 ? 6 : 3;
 
 constexpr int64_t kBlockRows = 96;      // of A, 96 KiB: stays in the second level of cache
 constexpr int64_t kBlockColumns = 256;  // of B, 256 KiB; one panel of it in the first level
@@ -30,21 +21,49 @@ constexpr int64_t kBlockDepth = 256;
 
 static_assert(kBlockRows % kPanelRows == 0 && kBlockColumns % kLanes == 0);
 
-// Copies a block of `width` by `depth` elements, first(i, k) at i * step + k * k_step of `from`, into
-// panels of kWidth; what a last panel lacks is zero.
+// Rows of a block, contiguous along k, become panels[k * kWidth + i]: a square of
+// registers at a time. May write kRegisterLanes - 1 numbers past the panel, where the next one comes.
+template <int64_t kWidth>
+void pack_rows(const float* corner, int64_t step, int64_t num_rows, int64_t depth, float* panel) {
+  static_assert(kWidth % kRegisterLanes == 0 || kWidth < kRegisterLanes);
+  const int64_t whole = depth - depth % kRegisterLanes;
+  for (int64_t k = 0; k < whole; k += kRegisterLanes) {
+    for (int64_t first = 0; first < kWidth; first += kRegisterLanes) {
+      Register square[kRegisterLanes];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kRegisterLanes; ++i) {
+        square[i] =
+            first + i < num_rows ? load_register(corner + (first + i) * step + k) : Register{};
+      }
+      transpose_registers(square);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kRegisterLanes; ++i)
+        store_register(panel + (k + i) * kWidth + first, square[i]);
+    }
+  }
+  for (int64_t k = whole; k < depth; ++k) {
+    for (int64_t i = 0; i < kWidth; ++i)
+      panel[k * kWidth + i] = i < num_rows ? corner[i * step + k] : 0.0F;
+  }
+}
+
+// Copies a block of `width` by `depth` elements, (i, k) at i * step + k * k_step of `from`, one of which is
+// 1, into panels of kWidth; what a last panel lacks is zero.
 template <int64_t kWidth>
 void pack(const float* from, int64_t step, int64_t k_step, int64_t width, int64_t depth,
           float* panels) {
   for (int64_t begin = 0; begin < width; begin += kWidth, panels += kWidth * depth) {
     const float* corner = from + begin * step;
     const int64_t here = std::min(kWidth, width - begin);
-    if (here < kWidth) std::memset(panels, 0, static_cast<size_t>(kWidth * depth) * sizeof(float));
-    if (step == 1 && here == kWidth) {
+    if (k_step == 1) {
+      pack_rows<kWidth>(corner, step, here, depth, panels);
+    } else if (here == kWidth) {
       for (int64_t k = 0; k < depth; ++k)
         std::memcpy(panels + k * kWidth, corner + k * k_step, sizeof(float) * kWidth);
     } else {
-      for (int64_t i = 0; i < here; ++i) {
-        for (int64_t k = 0; k < depth; ++k) panels[k * kWidth + i] = corner[i * step + k * k_step];
+      for (int64_t k = 0; k < depth; ++k) {
+        for (int64_t i = 0; i < kWidth; ++i)
+          panels[k * kWidth + i] = i < here ? corner[i + k * k_step] : 0.0F;
       }
     }
   }
@@ -52,24 +71,20 @@ void pack(const float* from, int64_t step, int64_t k_step, int64_t width, int64_
 
 // sums[r, :] = sum over k of a[k, r] b[k, :]
 inline void panel_product(const float* a, const float* b, int64_t depth, float* sums) {
-  Part row[kPanelRows][kParts] = {};
+  Lanes row[kPanelRows] = {};
   for (int64_t k = 0; k < depth; ++k) {
-    Part b_parts[kParts];
-    for (int64_t p = 0; p < kParts; ++p)
-      b_parts[p] = *reinterpret_cast<const UnalignedPart*>(b + k * kLanes + p * kPartLanes);
+    const Lanes b_row = load(b + k * kLanes);
 #pragma GCC unroll 12
-    for (int64_t r = 0; r < kPanelRows; ++r) {
-#pragma GCC unroll 2
-      for (int64_t p = 0; p < kParts; ++p) row[r][p] += a[k * kPanelRows + r] * b_parts[p];
-    }
+    for (int64_t r = 0; r < kPanelRows; ++r) row[r] += a[k * kPanelRows + r] * b_row;
   }
-  std::memcpy(sums, row, sizeof row);
+#pragma GCC unroll 12
+  for (int64_t r = 0; r < kPanelRows; ++r) store(sums + r * kLanes, row[r]);
 }
 
 }  // namespace
 
 void packed_product(const TileProduct& args) {
-  alignas(64) float a_panels[kBlockRows * kBlockDepth];
+  alignas(64) float a_panels[kBlockRows * kBlockDepth + kRegisterLanes];
   alignas(64) float b_panels[kBlockColumns * kBlockDepth];
   const int64_t a_step = args.a.transposed ? 1 : args.a.stride;
   const int64_t a_k_step = args.a.transposed ? args.a.stride : 1;

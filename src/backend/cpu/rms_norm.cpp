@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/lanes.h"
 #include "backend/cpu/parallel.h"
 
 namespace deltatrain::backend::cpu {
@@ -21,21 +22,14 @@ void rms_norm_forward(const Context&, const ops::RmsNormForward& args) {
   parallel_rows(args.y_RD.size(0), D, [=](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const float* s_row = x + r * x_stride;
-      float square_sum = 0;
       if (residual != nullptr) {
         const float* residual_row = residual + r * residual_stride;
         float* sum_row = sum + r * sum_stride;
-#pragma omp simd reduction(+ : square_sum)
-        for (int64_t d = 0; d < D; ++d) {
-          const float s = s_row[d] + residual_row[d];
-          sum_row[d] = s;
-          square_sum += s * s;
-        }
+#pragma omp simd
+        for (int64_t d = 0; d < D; ++d) sum_row[d] = s_row[d] + residual_row[d];
         s_row = sum_row;
-      } else {
-#pragma omp simd reduction(+ : square_sum)
-        for (int64_t d = 0; d < D; ++d) square_sum += s_row[d] * s_row[d];
       }
+      const float square_sum = sum_over(D, [=](auto at) { return at(s_row) * at(s_row); });
       const auto scale = static_cast<float>(
           1.0 / std::sqrt(static_cast<double>(square_sum) / static_cast<double>(D) + eps));
       inv_rms[r] = scale;
@@ -72,9 +66,7 @@ void rms_norm_backward(const Context& context, const ops::RmsNormBackward& args)
       const float* s_row = s + r * s_stride;
       float* dx_row = dx + r * dx_stride;
       const float scale = inv_rms[r];
-      float dot = 0;
-#pragma omp simd reduction(+ : dot)
-      for (int64_t d = 0; d < D; ++d) dot += s_row[d] * (weight[d] * dy_row[d]);
+      const float dot = sum_over(D, [=](auto at) { return at(s_row) * (at(weight) * at(dy_row)); });
       const float c = dot * scale * scale / static_cast<float>(D);  // r times the mean of s r w dy
       if (dsum != nullptr) {
         const float* dsum_row = dsum + r * dsum_stride;

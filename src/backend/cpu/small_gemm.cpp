@@ -1,10 +1,14 @@
 #include "backend/cpu/small_gemm.h"
 
-#include <utility>
+#include "backend/cpu/transposition.h"
 
 namespace deltatrain::backend::cpu {
 
 namespace {
+
+// Of one block of C: as many sums as the registers hold beside a row of B and an element of A.
+constexpr int kBlockRows = kRegisters == 1 ? 8 : kRegisters == 2 ? 6 : 3;
+constexpr int kBlockVectors = kRegisters == 1 ? 2 : 1;
 
 // A block of kRows x (kVectors * 16) of C in registers.
 template <int kRows, int kVectors>
@@ -17,7 +21,7 @@ inline void multiply_block(Store mode, int64_t K, Matrix a, const float* b, int6
     for (int v = 0; v < kVectors; ++v) b_row[v] = load(b + k * b_stride + v * kLanes);
 #pragma GCC unroll 8
     for (int i = 0; i < kRows; ++i) {
-      const Lanes a_ik = broadcast(a.data[i * a.row_stride + k * a.column_stride]);
+      const float a_ik = a.data[i * a.row_stride + k * a.column_stride];
 #pragma GCC unroll 8
       for (int v = 0; v < kVectors; ++v) sum[i][v] += a_ik * b_row[v];
     }
@@ -38,50 +42,32 @@ inline void multiply_block(Store mode, int64_t K, Matrix a, const float* b, int6
   }
 }
 
-template <int kVectors>
+template <int kRows, int kVectors>
 inline void multiply_columns(Store mode, int64_t M, int64_t K, Matrix a, const float* b,
                              int64_t b_stride, float* c, int64_t c_stride) {
   int64_t i = 0;
-  const auto at = [&](int64_t row) {
-    return Matrix{a.data + row * a.row_stride, a.row_stride, a.column_stride};
-  };
-  for (; i + 8 <= M; i += 8)
-    multiply_block<8, kVectors>(mode, K, at(i), b, b_stride, c + i * c_stride, c_stride);
-  if (i + 4 <= M) {
-    multiply_block<4, kVectors>(mode, K, at(i), b, b_stride, c + i * c_stride, c_stride);
-    i += 4;
+  for (; i + kRows <= M; i += kRows) {
+    multiply_block<kRows, kVectors>(mode, K,
+                                    {a.data + i * a.row_stride, a.row_stride, a.column_stride}, b,
+                                    b_stride, c + i * c_stride, c_stride);
   }
-  for (; i < M; ++i)
-    multiply_block<1, kVectors>(mode, K, at(i), b, b_stride, c + i * c_stride, c_stride);
-}
-
-// One round of a 16 x 16 transposition: swaps the kStep x kStep squares off the diagonal of every
-// 2 kStep x 2 kStep square.
-template <int kStep, int... kLane>
-inline void swap_squares(Lanes (&rows)[kLanes], std::integer_sequence<int, kLane...>) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    if ((i & kStep) != 0) continue;
-    const Lanes x = rows[i];
-    const Lanes y = rows[i + kStep];
-    rows[i] =
-        __builtin_shufflevector(x, y, ((kLane & kStep) != 0 ? 16 + (kLane ^ kStep) : kLane)...);
-    rows[i + kStep] =
-        __builtin_shufflevector(x, y, ((kLane & kStep) != 0 ? 16 + kLane : (kLane ^ kStep))...);
+  constexpr int kFewer = kRows > 4 ? 4 : kRows / 2;
+  if constexpr (kFewer > 0) {
+    if (i < M) {
+      multiply_columns<kFewer, kVectors>(mode, M - i, K,
+                                         {a.data + i * a.row_stride, a.row_stride, a.column_stride},
+                                         b, b_stride, c + i * c_stride, c_stride);
+    }
   }
 }
 
-inline void transpose_block(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
-  constexpr auto kEveryLane = std::make_integer_sequence<int, kLanes>{};
-  Lanes rows[kLanes];
+inline void transpose_square(const float* in, int64_t in_stride, float* out, int64_t out_stride) {
+  Register rows[kRegisterLanes];
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) rows[i] = load(in + i * in_stride);
-  swap_squares<1>(rows, kEveryLane);
-  swap_squares<2>(rows, kEveryLane);
-  swap_squares<4>(rows, kEveryLane);
-  swap_squares<8>(rows, kEveryLane);
+  for (int i = 0; i < kRegisterLanes; ++i) rows[i] = load_register(in + i * in_stride);
+  transpose_registers(rows);
 #pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) store(out + i * out_stride, rows[i]);
+  for (int i = 0; i < kRegisterLanes; ++i) store_register(out + i * out_stride, rows[i]);
 }
 
 }  // namespace
@@ -89,17 +75,16 @@ inline void transpose_block(const float* in, int64_t in_stride, float* out, int6
 void small_gemm(Store mode, int64_t M, int64_t N, int64_t K, Matrix a, const float* b,
                 int64_t b_stride, float* c, int64_t c_stride) {
   int64_t j = 0;
-  for (; j + 2 * kLanes <= N; j += 2 * kLanes)
-    multiply_columns<2>(mode, M, K, a, b + j, b_stride, c + j, c_stride);
-  if (j < N) multiply_columns<1>(mode, M, K, a, b + j, b_stride, c + j, c_stride);
+  for (; j + kBlockVectors * kLanes <= N; j += kBlockVectors * kLanes)
+    multiply_columns<kBlockRows, kBlockVectors>(mode, M, K, a, b + j, b_stride, c + j, c_stride);
+  if (j < N) multiply_columns<kBlockRows, 1>(mode, M, K, a, b + j, b_stride, c + j, c_stride);
 }
 
 void transpose(const float* in, int64_t in_stride, int64_t rows, int64_t columns, float* out,
                int64_t out_stride) {
-  for (int64_t i = 0; i < rows; i += kLanes) {
-    for (int64_t j = 0; j < columns; j += kLanes) {
-      transpose_block(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
-    }
+  for (int64_t i = 0; i < rows; i += kRegisterLanes) {
+    for (int64_t j = 0; j < columns; j += kRegisterLanes)
+      transpose_square(in + i * in_stride + j, in_stride, out + j * out_stride + i, out_stride);
   }
 }
 
