@@ -130,9 +130,10 @@ void add_selftest_command(CLI::App& app, Environment& environment) {
   command->add_option("--case", options->filter.case_name, "Only cases whose name contains this");
   command->add_flag("--full", options->full, "All sizes and head shapes, not only the quick ones");
   command
-      ->add_flag("--sanitize", options->sanitize,
-                 "Smallest shapes, each tensor an allocation of its own, nothing poisoned: for "
-                 "compute-sanitizer")
+      ->add_flag(
+          "--sanitize", options->sanitize,
+          "Small shapes, larger ones where a kernel needs them, each tensor an allocation of "
+          "its own, nothing poisoned: for compute-sanitizer")
       ->excludes("--full");
   command->add_flag("--json", options->json, "The table as JSON");
   options->device.add_to(*command);

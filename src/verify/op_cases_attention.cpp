@@ -219,9 +219,13 @@ void add_attention(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, {0, 130}, {2, 20, 12}, P::kStridedHeads, 1);
   add(CaseSet::kSmall, {0, 70}, {2, 18, 10}, P::kContiguous, 1);
   add(CaseSet::kSmall, {0, 70}, {2, 16, 16}, P::kOddRows, 1);
+  // Enough sequences for backward to keep a large device busy by groups of warps.
+  std::vector<int32_t> short_ones(61);
+  for (size_t s = 0; s < short_ones.size(); ++s) short_ones[s] = static_cast<int32_t>(16 * s);
+  add(CaseSet::kSmall, short_ones, {2, 64, 64}, P::kContiguous, 1);
   for (const int32_t T : {2, 3, 15, 16, 127, 513})
     add(CaseSet::kFull, {0, T}, {2, 64, 64}, P::kStridedHeads, 1);
-  add(CaseSet::kFull, {0, 2048}, {1, 64, 64}, P::kContiguous, 1);
+  add(CaseSet::kFull, {0, 2048}, {2, 64, 64}, P::kContiguous, 1);
   add(CaseSet::kFull, {0, 200}, {1, 192, 128}, P::kContiguous, 1);
   add(CaseSet::kFull, packed, {2, 128, 128}, P::kContiguous, 3);
   // Sequences and heads enough to fill a large card with one block each.

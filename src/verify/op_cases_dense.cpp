@@ -45,6 +45,8 @@ void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement 
   const double deviation = 1 / std::sqrt(static_cast<double>(D));
   {
     OpTrial trial = run.trial("linear_forward");
+    trial.keep_when_exact();
+    trial.clear_when_exact();
     const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
     const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
     const Argument* bias = with_bias ? &trial.statistic("bias_X", {X}) : nullptr;
@@ -60,6 +62,8 @@ void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement 
     });
   }
   OpTrial trial = run.trial("linear_backward");
+  trial.keep_when_exact();
+  trial.clear_when_exact();
   const Argument& dy = trial.activation("dy_RX", {R, X}, normal(), placement);
   const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
   const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
@@ -101,6 +105,9 @@ void add_linear(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 63, 64, 96, P::kStridedRows, GradMode::kAccumulate, true, false);
   add(CaseSet::kSmall, 17, 33, 9, P::kOddRows, GradMode::kOverwrite, true, true);
   add(CaseSet::kSmall, 1, 128, 64, P::kContiguous, GradMode::kAccumulate, false, true);
+  // Enough tiles of 64 x 64 and of 128 x 128 for three quarters of a large device.
+  add(CaseSet::kSmall, 65, 72, 3200, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kSmall, 130, 72, 6400, P::kContiguous, GradMode::kOverwrite, false, false);
   add(CaseSet::kFull, 1000, 256, 320, P::kContiguous, GradMode::kOverwrite, true, false);
   add(CaseSet::kFull, 1000, 256, 320, P::kStridedRows, GradMode::kAccumulate, true, true);
   add(CaseSet::kFull, 1, 1, 1, P::kContiguous, GradMode::kOverwrite, true, false);
@@ -369,6 +376,7 @@ void cross_entropy_case(const CaseRun& run, int64_t R, int64_t N, double deviati
                         double grad_scale, int ignore_every, bool with_lse,
                         ops::CrossEntropy::Gradient gradient) {
   OpTrial trial = run.trial("cross_entropy");
+  trial.keep_when_exact();
   Argument& logits = trial.activation("logits_RN", {R, N}, normal(deviation));
   std::vector<int32_t> labels;
   const RandomStream stream(7, "labels");
@@ -404,6 +412,9 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 63, 512, ", loss only", 2, 1, 5, true, G::kNone);
   add(CaseSet::kSmall, 17, 100, ", large logits", 30, 1, 0, true, G::kWrite);
   add(CaseSet::kSmall, 1, 2, "", 1, 1, 0, true, G::kWrite);
+  // A row for several blocks together, and more rows than the blocks of a device and the stretches they keep.
+  add(CaseSet::kSmall, 3, 40000, "", 2, 1.0 / 3, 0, true, G::kWrite);
+  add(CaseSet::kSmall, 2000, 520, "", 2, 1.0 / 2000, 7, true, G::kWrite);
   add(CaseSet::kFull, 7, 50304, "", 2, 1.0 / 7, 0, true, G::kWrite);
   add(CaseSet::kFull, 3, 128256, ", loss only", 2, 1, 0, true, G::kNone);
   add(CaseSet::kFull, 3, 128256, "", 2, 1, 0, true, G::kWrite);
@@ -416,6 +427,8 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
 void linear_swiglu_forward_case(const CaseRun& run, int64_t R, int64_t D, int64_t F,
                                 double deviation) {
   OpTrial trial = run.trial("linear_swiglu_forward");
+  trial.keep_when_exact();
+  trial.clear_when_exact();
   const Argument& x = trial.activation("x_RD", {R, D});
   const Argument& weight = trial.activation("weight_XD", {2 * F, D},
                                             normal(deviation / std::sqrt(static_cast<double>(D))));
@@ -429,6 +442,8 @@ void linear_swiglu_forward_case(const CaseRun& run, int64_t R, int64_t D, int64_
 void linear_swiglu_backward_case(const CaseRun& run, int64_t R, int64_t D, int64_t F,
                                  double deviation, bool in_place) {
   OpTrial trial = run.trial("linear_swiglu_backward");
+  trial.keep_when_exact();
+  trial.clear_when_exact();
   const Argument& dz = trial.activation("dz_RD", {R, D});
   const Argument& weight =
       trial.activation("weight_DF", {D, F}, normal(1 / std::sqrt(static_cast<double>(D))));

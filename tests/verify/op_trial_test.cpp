@@ -149,6 +149,54 @@ TEST_F(OpTrialTest, FindsRowsThatDependOnLaterOnes) {
   EXPECT_THAT(text, HasSubstr("depends on rows from 20 on"));
 }
 
+// Under tools that watch every access large tensors are left out, where the case does not ask for them.
+TEST_F(OpTrialTest, LeavesOutLargeTensorsUnlessTheyAreKept) {
+  for (const bool keep : {false, true}) {
+    const Context tested = reference_->context(arena_, DType::kF64);
+    std::vector<OpCaseResult> results;
+    OpTrial trial(tested, tested, "add", "case", results, Surroundings::kExact);
+    if (keep) trial.keep_when_exact();
+    const Argument& a = trial.activation("a_RD", {1, kMaxExactElements + 1});
+    const Argument& y =
+        trial.activation_output("y_RD", {1, kMaxExactElements + 1}, Quantity::kElementwise);
+    trial.run([&](const Context& context, const Pick& pick) {
+      ops::add(context, {pick(a), pick(a), pick(y)});
+    });
+    EXPECT_EQ(results.size(), keep ? 1U : 0U);
+  }
+}
+
+// The op leaves sevens behind, so that the second call shows whether its output is cleared again.
+TEST_F(OpTrialTest, ClearsOutputsWhereTheyAreToBeCleared) {
+  const auto add_sevens = [](const Context&, const ops::Add& a) {
+    const View<double> out(a.y_RD);
+    for (int64_t r = 0; r < out.size(0); ++r) {
+      for (int64_t d = 0; d < out.size(1); ++d) out(r, d) = 7;
+    }
+  };
+  ops::OpTable table = reference_->table();
+  table.elementwise.add = add_sevens;
+  const Context tested{&reference_->device(), &table, &arena_, DType::kF64};
+  for (const bool clear : {false, true}) {
+    std::vector<OpCaseResult> results;
+    OpTrial trial(tested, reference_->context(arena_, DType::kF64), "add", "case", results,
+                  Surroundings::kExact);
+    if (clear) trial.clear_when_exact();
+    const Argument& a = trial.activation("a_RD", {5, 4});
+    const Argument& y =
+        trial.activation_output("y_RD", {5, 4}, Quantity::kElementwise, Placement::kStridedRows);
+    std::vector<double> found;  // in the output's last element, before each call
+    const auto call = [&](const Context& context, const Pick& pick) {
+      if (context.table == &table) found.push_back(View<const double>(pick(y))(4, 3));
+      ops::add(context, {pick(a), pick(a), pick(y)});
+    };
+    trial.run(call);
+    trial.run(call);
+    ASSERT_EQ(found.size(), 2U);
+    EXPECT_EQ(found[1], clear ? 0.0 : 7.0);
+  }
+}
+
 TEST_F(OpTrialTest, ReportsWhatTheBackendRefuses) {
   const std::string text = verdict(nullptr);
   EXPECT_THAT(

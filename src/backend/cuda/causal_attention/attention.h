@@ -28,7 +28,7 @@ void attention_rows_forward(CudaDevice& device, const ops::CausalAttentionForwar
 void attention_rows_backward(CudaDevice& device, const ops::CausalAttentionBackward& args,
                              const Tensor& delta_RH);
 
-// What backward needs first.
+// What backward needs first: delta_RH by rows and by tiles in bf16, row_begins_R by tiles of either type.
 void attention_backward_delta(CudaDevice& device, const ops::CausalAttentionBackward& args,
                               const Tensor& delta_RH);
 void attention_backward_begins(CudaDevice& device, const ops::CausalAttentionBackward& args,

@@ -51,8 +51,8 @@ constexpr size_t kKeysShared = kQueriesShared + kStep * (2 * sizeof(float) + siz
 
 // Grid: tiles of kRows keys x heads. A block owns the keys, a lane kM of them with its part of
 // their dk and dv in registers; the queries that may see them stream past in tiles of kStep. Scores
-// are computed transposed, keys by queries. Operations: 4 (K + V) per query and key. Dynamic
-// shared: kKeysShared.
+// are computed transposed, keys by queries. Operations: 4 (K + V) per query and key. Bytes: k, v,
+// dk and dv once, q, do, lse and delta once per tile that they see. Dynamic shared: kKeysShared.
 __global__ void __launch_bounds__(kThreads, 2)
     causal_attention_backward_f32_keys_kernel(BackwardArguments args) {
   float* const s_k = dynamic_shared<float>();
@@ -155,7 +155,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // Grid: tiles of kRows query rows x heads. A block owns the rows, a lane kM of them with its part
 // of their dq in registers; the keys that they see stream past in tiles of kStep. Operations:
-// 4 K + 2 V per query and key. Dynamic shared: kQueriesShared.
+// 4 K + 2 V per query and key. Bytes: q, do, dq, lse and delta once, k and v once per tile that
+// sees them. Dynamic shared: kQueriesShared.
 __global__ void __launch_bounds__(kThreads, 2)
     causal_attention_backward_f32_queries_kernel(BackwardArguments args) {
   float* const s_q = dynamic_shared<float>();

@@ -18,7 +18,8 @@ constexpr size_t kForwardShared =
 // running maxima and its part of their sums and outputs in registers; keys and values stream past
 // in tiles of kStep, keys under way while values are used and the other way round. Tiles are cut
 // without regard to sequences: a row sees the keys from its sequence's begin to itself. Operations:
-// 2 (K + V) per query and key. Dynamic shared: kForwardShared.
+// 2 (K + V) per query and key. Bytes: q, o and lse once, k and v once per tile that sees them.
+// Dynamic shared: kForwardShared.
 __global__ void __launch_bounds__(kThreads, 3)
     causal_attention_forward_f32_kernel(ForwardArguments args) {
   float* const s_q = dynamic_shared<float>();
