@@ -18,6 +18,8 @@ constexpr int64_t kPanelRows = kRegisters == 1 ? 12 : kRegisters == 2 ? 6 : 3;
 constexpr int64_t kBlockRows = 96;      // of A, 96 KiB: stays in the second level of cache
 constexpr int64_t kBlockColumns = 256;  // of B, 256 KiB; one panel of it in the first level
 constexpr int64_t kBlockDepth = 256;
+// Rounding errors grow with the number of additions behind each other: few products to a sum, and few sums.
+constexpr int64_t kPartDepth = 32;
 
 static_assert(kBlockRows % kPanelRows == 0 && kBlockColumns % kLanes == 0);
 
@@ -69,16 +71,23 @@ void pack(const float* from, int64_t step, int64_t k_step, int64_t width, int64_
   }
 }
 
-// sums[r, :] = sum over k of a[k, r] b[k, :]
+// sums[r, :] = sum over k of a[k, r] b[k, :], as a sum of sums over kPartDepth each.
 inline void panel_product(const float* a, const float* b, int64_t depth, float* sums) {
-  Lanes row[kPanelRows] = {};
-  for (int64_t k = 0; k < depth; ++k) {
-    const Lanes b_row = load(b + k * kLanes);
+  std::fill_n(sums, kPanelRows * kLanes, 0.0F);
+  for (int64_t begin = 0; begin < depth; begin += kPartDepth) {
+    const int64_t end = std::min(depth, begin + kPartDepth);
+    Lanes row[kPanelRows] = {};
+    for (int64_t k = begin; k < end; ++k) {
+      const Lanes b_row = load(b + k * kLanes);
 #pragma GCC unroll 12
-    for (int64_t r = 0; r < kPanelRows; ++r) row[r] += a[k * kPanelRows + r] * b_row;
+      for (int64_t r = 0; r < kPanelRows; ++r) row[r] += a[k * kPanelRows + r] * b_row;
+    }
+#pragma GCC unroll 12
+    for (int64_t r = 0; r < kPanelRows; ++r) {
+      float* const to = sums + r * kLanes;
+      store(to, load(to) + row[r]);
+    }
   }
-#pragma GCC unroll 12
-  for (int64_t r = 0; r < kPanelRows; ++r) store(sums + r * kLanes, row[r]);
 }
 
 }  // namespace

@@ -22,12 +22,13 @@ struct TileProduct {
   int64_t c_stride;
 };
 
-// oneDNN's sgemm (tile_product_dnnl.cpp); in a program without it packed_product.
+// oneDNN's sgemm on processors with AVX-512 (tile_product_dnnl.cpp); on others, and in a program without it,
+// packed_product.
 void tile_product(const TileProduct& args);
 
 // Plain C++: blocks of both operands are copied into the order in which the innermost loop reads them.
-// An element of C is summed over k in one order, which does not depend on M and N. Takes 360 KiB of
-// the thread's stack.
+// An element of C is summed over k in one order, which does not depend on M and N: a sum of sums over 32 k
+// each. Takes 360 KiB of the thread's stack.
 void packed_product(const TileProduct& args);
 
 }  // namespace deltatrain::backend::cpu
