@@ -20,10 +20,11 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-// The shortest decimal that is this f32 again.
+// The shortest decimal that a reader of f64 takes for this very f32: clients sum what they read, and a decimal that is
+// the same f32 only once rounded is off by up to 1e-6 a token.
 std::string number(float value) {
   char text[32];
-  const auto end = std::to_chars(text, text + sizeof text, value);
+  const auto end = std::to_chars(text, text + sizeof text, static_cast<double>(value));
   return {text, end.ptr};
 }
 

@@ -23,7 +23,13 @@ check() {  # LABEL COMMAND...
   label=$1
   shift
   echo "--- $label"
-  if "$@"; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
+  result=0
+  "$@" || result=$?
+  case "$result" in
+    0) passed=$((passed + 1)) ;;
+    77) echo "$label: SKIPPED, see above" ;;
+    *) failed=$((failed + 1)); echo "FAILED: $label" ;;
+  esac
 }
 
 # The distribution's own interpreter, whichever python3 comes first in PATH.

@@ -117,7 +117,9 @@ TEST_F(ServerTest, EchoedArraysHaveTheWholePromptAndWhatCameAfter) {
       EXPECT_LE(top.size(), 4U);
       const std::string own = logprobs.at("tokens").at(i);
       EXPECT_TRUE(top.contains(own)) << own;
-      EXPECT_LE(logprobs.at("token_logprobs").at(i), 0);
+      const double value = logprobs.at("token_logprobs").at(i);
+      EXPECT_LE(value, 0);
+      EXPECT_EQ(value, static_cast<double>(static_cast<float>(value)));
     }
     EXPECT_THAT(choice.at("text").get<std::string>(), StartsWith("<|bos|>the c\u00e4t \U0001f600"));
     EXPECT_EQ(logprobs.at("text_offset").at(0), 0);
