@@ -22,8 +22,8 @@ struct TileProduct {
   int64_t c_stride;
 };
 
-// oneDNN's sgemm on processors with AVX-512 (tile_product_dnnl.cpp); on others, and in a program without it,
-// packed_product.
+// oneDNN's sgemm for long sums on processors with AVX-512 (tile_product_dnnl.cpp); otherwise, and in a program without
+// it, packed_product. Which one takes a product depends on K alone.
 void tile_product(const TileProduct& args);
 
 // Plain C++: blocks of both operands are copied into the order in which the innermost loop reads them.
