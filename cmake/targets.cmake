@@ -68,6 +68,8 @@ function(deltatrain_test)
   list(TRANSFORM ARG_DEPS PREPEND deltatrain::)
   target_link_libraries(${target} PRIVATE ${ARG_DEPS} ${ARG_PRIVATE_DEPS} deltatrain_test_support deltatrain_flags
     GTest::gtest GTest::gmock GTest::gtest_main fmt::fmt)
+  # Tests are compiled more often than they are waited for.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   if(NOT ARG_LABELS)
     set(ARG_LABELS fast)  # an empty list would swallow the next property
   endif()

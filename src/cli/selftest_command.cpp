@@ -135,6 +135,8 @@ void add_selftest_command(CLI::App& app, Environment& environment) {
           "Small shapes, larger ones where a kernel needs them, each tensor an allocation of "
           "its own, nothing poisoned: for compute-sanitizer")
       ->excludes("--full");
+  command->add_flag("--uniform-rows", options->device.gemm_uniform_rows,
+                    "Products as `eval` and `serve` take them, each row by itself");
   command->add_flag("--json", options->json, "The table as JSON");
   options->device.add_to(*command);
   command->footer("Exit code 4 when a tensor is off.\nExample: deltatrain selftest --device cuda");

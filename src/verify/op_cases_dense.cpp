@@ -105,9 +105,10 @@ void add_linear(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 63, 64, 96, P::kStridedRows, GradMode::kAccumulate, true, false);
   add(CaseSet::kSmall, 17, 33, 9, P::kOddRows, GradMode::kOverwrite, true, true);
   add(CaseSet::kSmall, 1, 128, 64, P::kContiguous, GradMode::kAccumulate, false, true);
-  // Enough tiles of 64 x 64 and of 128 x 128 for three quarters of a large device.
-  add(CaseSet::kSmall, 65, 72, 3200, P::kContiguous, GradMode::kOverwrite, true, false);
-  add(CaseSet::kSmall, 130, 72, 6400, P::kContiguous, GradMode::kOverwrite, false, false);
+  // Enough tiles of 64 x 64, and with gemm_uniform_rows of 128 x 128, for three quarters of a large device, with sums long
+  // enough for places of a ring to be used twice.
+  add(CaseSet::kSmall, 64, 328, 6400, P::kContiguous, GradMode::kOverwrite, true, false);
+  add(CaseSet::kSmall, 130, 328, 6400, P::kContiguous, GradMode::kOverwrite, false, false);
   add(CaseSet::kFull, 1000, 256, 320, P::kContiguous, GradMode::kOverwrite, true, false);
   add(CaseSet::kFull, 1000, 256, 320, P::kStridedRows, GradMode::kAccumulate, true, true);
   add(CaseSet::kFull, 1, 1, 1, P::kContiguous, GradMode::kOverwrite, true, false);
@@ -412,8 +413,10 @@ void add_cross_entropy(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, 63, 512, ", loss only", 2, 1, 5, true, G::kNone);
   add(CaseSet::kSmall, 17, 100, ", large logits", 30, 1, 0, true, G::kWrite);
   add(CaseSet::kSmall, 1, 2, "", 1, 1, 0, true, G::kWrite);
-  // A row for several blocks together, and more rows than the blocks of a device and the stretches they keep.
-  add(CaseSet::kSmall, 3, 40000, "", 2, 1.0 / 3, 0, true, G::kWrite);
+  // A row for several blocks together, more of them than a device has pairs of blocks; a row whose stretches are just not more
+  // memory than may be had unasked; and more rows than the blocks of a device and the stretches they keep.
+  add(CaseSet::kSmall, 199, 32776, "", 2, 1.0 / 199, 7, true, G::kWrite);
+  add(CaseSet::kSmall, 3, 8192, "", 2, 1.0 / 3, 0, true, G::kWrite);
   add(CaseSet::kSmall, 2000, 520, "", 2, 1.0 / 2000, 7, true, G::kWrite);
   add(CaseSet::kFull, 7, 50304, "", 2, 1.0 / 7, 0, true, G::kWrite);
   add(CaseSet::kFull, 3, 128256, ", loss only", 2, 1, 0, true, G::kNone);
@@ -476,9 +479,10 @@ void add_linear_swiglu(std::vector<OpCase>& cases) {
   add_forward(CaseSet::kSmall, 130, 64, 256, 1);
   add_backward(CaseSet::kSmall, 3, 33, 20, 1, true);
   add_backward(CaseSet::kSmall, 130, 64, 256, 1, false);
-  // Enough tiles for a large device to give them to blocks that stay, the last ones with few rows or none.
-  add_forward(CaseSet::kSmall, 2200, 64, 1024, 1);
-  add_backward(CaseSet::kSmall, 4240, 64, 1024, 1, true);
+  // Enough tiles for a large device to give them to blocks that stay, the last ones with an odd number of rows and none;
+  // two steps a tile, so that places of a ring are used twice.
+  add_forward(CaseSet::kSmall, 2101, 128, 1024, 1);
+  add_backward(CaseSet::kSmall, 4181, 128, 1024, 1, true);
   add_forward(CaseSet::kFull, 4097, 320, 1024, 1);
   add_forward(CaseSet::kFull, 2200, 64, 1280, 30);
   add_backward(CaseSet::kFull, 4480, 192, 1024, 1, false);

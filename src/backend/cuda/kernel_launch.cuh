@@ -52,13 +52,13 @@ void launch_early(CudaDevice& device, const char* name, void (*kernel)(Parameter
   device.check_launch(name);
 }
 
-// More than the 48 KiB of shared memory that a kernel may use unasked. DeviceError where the device
-// has less: 99 KiB per block at compute capability 8.6 and 8.9, 163 KiB at 8.0, 227 KiB from 9.0
-// on.
+// More than the 48 KiB of shared memory that a kernel may use unasked, of which `static_bytes` are its
+// own variables. DeviceError where the device has less: 99 KiB per block at compute capability 8.6 and
+// 8.9, 163 KiB at 8.0, 227 KiB from 9.0 on.
 template <class Kernel>
-void allow_shared_bytes(Kernel kernel, size_t bytes) {
-  if (bytes > size_t{48} << 10) {
-    expect_shared_bytes(bytes);
+void allow_shared_bytes(Kernel kernel, size_t bytes, size_t static_bytes = 0) {
+  if (bytes + static_bytes > size_t{48} << 10) {
+    expect_shared_bytes(bytes + static_bytes);
     check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(bytes)),
                "cudaFuncSetAttribute");

@@ -33,6 +33,11 @@ struct ExpSum {
 // Grid: as many clusters as run at once, each taking rows in turn; each block of a cluster owns a
 // stretch of their columns. The next rows are on their way to shared memory (kStages stretches)
 // while one is in registers. Bytes per element: 2 in, 2 out.
+struct StaticShared {
+  ExpSum parts[2][kMaxCluster * kWarps];
+  uint64_t arrived[kStages];
+};
+
 __global__ void __launch_bounds__(kThreads, 1)
     cross_entropy_cluster_kernel(Bf16* logits, const int32_t* labels, float* loss, float* lse,
                                  int64_t R, int64_t N, int vectors_per_block, float grad_scale,
@@ -40,8 +45,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   namespace cg = cooperative_groups;
   const cg::cluster_group cluster = cg::this_cluster();
-  __shared__ ExpSum s_parts[2][kMaxCluster * kWarps];
-  __shared__ uint64_t s_arrived[kStages];
+  __shared__ StaticShared s;
+  auto& s_parts = s.parts;
+  auto& s_arrived = s.arrived;
   Bf16* const s_stages = dynamic_shared<Bf16>();
   const int stage_elements = vectors_per_block * kVector;
 
@@ -191,7 +197,7 @@ bool cross_entropy_cluster(CudaDevice& device, const ops::CrossEntropy& args) {
   const int64_t vectors_per_block = divide_up(N / kVector, cluster_size);
   const auto shared_bytes =
       static_cast<size_t>(kStages * vectors_per_block * kVector) * sizeof(Bf16);
-  allow_shared_bytes(cross_entropy_cluster_kernel, shared_bytes);
+  allow_shared_bytes(cross_entropy_cluster_kernel, shared_bytes, sizeof(StaticShared));
 
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;

@@ -62,6 +62,7 @@ struct ForwardFinisher {
           for (int e = 0; e < kChunk; ++e) g[e] = swiglu<Bf16>(g[e], u[e]);
           store_values<Reuse::kStreaming>(args.y + offset + column, g);
         }
+        sync_warp();  // with an odd number of rows half of it ends one earlier, and barriers take it whole
         if (walk.has_tile(args.tiling)) give_free(group);
       }
     }
