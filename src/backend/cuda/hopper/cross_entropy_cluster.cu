@@ -30,14 +30,15 @@ struct ExpSum {
   float sum;
 };
 
-// Grid: as many clusters as run at once, each taking rows in turn; each block of a cluster owns a
-// stretch of their columns. The next rows are on their way to shared memory (kStages stretches)
-// while one is in registers. Bytes per element: 2 in, 2 out.
+// Of a block, beside the stages.
 struct StaticShared {
   ExpSum parts[2][kMaxCluster * kWarps];
   uint64_t arrived[kStages];
 };
 
+// Grid: as many clusters as run at once, each taking rows in turn; each block of a cluster owns a
+// stretch of their columns. The next rows are on their way to shared memory (kStages stretches)
+// while one is in registers. Bytes per element: 2 in, 2 out.
 __global__ void __launch_bounds__(kThreads, 1)
     cross_entropy_cluster_kernel(Bf16* logits, const int32_t* labels, float* loss, float* lse,
                                  int64_t R, int64_t N, int vectors_per_block, float grad_scale,
