@@ -19,6 +19,8 @@ struct BackendOptions {
   // kCuda: a row of a product of one shape has the same bits wherever it stands and whatever stands beside it, in every
   // run: a fixed choice of algorithms that split no sums, without file and search.
   bool gemm_uniform_rows = false;
+  // kCuda: what the library's products overwrite is cleared first (compute-sanitizer's initcheck does not see their stores).
+  bool gemm_clear_outputs = false;
   DeviceKind planned = DeviceKind::kCpu;  // kPlan: the backend whose saved and scratch sizes count
 };
 

@@ -51,6 +51,7 @@ DeviceChoice::DeviceChoice(const DeviceOptions& options, const std::string& gemm
   backend_options.gemm_file = options.gemm_file.empty() ? gemm_file : options.gemm_file;
   backend_options.gemm_search = options.gemm_search;
   backend_options.gemm_uniform_rows = options.gemm_uniform_rows;
+  backend_options.gemm_clear_outputs = options.gemm_clear_outputs;
   backend_ = backend::make_backend(kind, backend_options);
   backend_options.planned = kind;
   plan_ = backend::make_backend(DeviceKind::kPlan, backend_options);

@@ -21,6 +21,7 @@ struct DeviceOptions {
   int device_index = 0;  // among several of a kind; no option
   bool gemm_uniform_rows =
       false;  // no option: what commands ask for whose results are compared bit for bit
+  bool gemm_clear_outputs = false;  // no option: `selftest --sanitize`
 
   void add_to(CLI::App& command);
 };

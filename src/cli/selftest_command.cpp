@@ -44,6 +44,7 @@ void run_selftest(SelftestOptions& options, Environment& environment) {
                                  "\"" + options.filter.op + "\""));
   }
   options.filter.set = options.full ? verify::CaseSet::kFull : verify::CaseSet::kSmall;
+  options.device.gemm_clear_outputs = options.sanitize;
   DeviceChoice tested(options.device);
   DeviceOptions reference_options;
   reference_options.device = "reference";

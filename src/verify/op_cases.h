@@ -23,9 +23,8 @@ enum class CaseSet : uint8_t {
 // What lies around tensors. kGuarded: guard bytes, and NaN in gaps and in outputs; each call runs
 // twice. kExact: nothing. Each tensor is an allocation of exactly its size, gaps and outputs are
 // never written by the test, each call runs once and calls with a tensor of more than
-// kMaxExactElements elements are left out: for tools that watch every access. Cases may ask for
-// outputs that are cleared, and to be kept in spite of their size (OpTrial::clear_when_exact,
-// keep_when_exact).
+// kMaxExactElements elements are left out: for tools that watch every access. Cases may ask to be
+// kept in spite of their size (OpTrial::keep_when_exact).
 enum class Surroundings : uint8_t { kGuarded, kExact };
 inline constexpr int64_t kMaxExactElements = int64_t{1} << 17;
 

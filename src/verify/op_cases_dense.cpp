@@ -46,7 +46,6 @@ void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement 
   {
     OpTrial trial = run.trial("linear_forward");
     trial.keep_when_exact();
-    trial.clear_when_exact();
     const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
     const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
     const Argument* bias = with_bias ? &trial.statistic("bias_X", {X}) : nullptr;
@@ -63,7 +62,6 @@ void linear_case(const CaseRun& run, int64_t R, int64_t D, int64_t X, Placement 
   }
   OpTrial trial = run.trial("linear_backward");
   trial.keep_when_exact();
-  trial.clear_when_exact();
   const Argument& dy = trial.activation("dy_RX", {R, X}, normal(), placement);
   const Argument& x = trial.activation("x_RD", {R, D}, normal(), placement);
   const Argument& weight = trial.activation("weight_XD", {X, D}, normal(deviation));
@@ -431,7 +429,6 @@ void linear_swiglu_forward_case(const CaseRun& run, int64_t R, int64_t D, int64_
                                 double deviation) {
   OpTrial trial = run.trial("linear_swiglu_forward");
   trial.keep_when_exact();
-  trial.clear_when_exact();
   const Argument& x = trial.activation("x_RD", {R, D});
   const Argument& weight = trial.activation("weight_XD", {2 * F, D},
                                             normal(deviation / std::sqrt(static_cast<double>(D))));
@@ -446,7 +443,6 @@ void linear_swiglu_backward_case(const CaseRun& run, int64_t R, int64_t D, int64
                                  double deviation, bool in_place) {
   OpTrial trial = run.trial("linear_swiglu_backward");
   trial.keep_when_exact();
-  trial.clear_when_exact();
   const Argument& dz = trial.activation("dz_RD", {R, D});
   const Argument& weight =
       trial.activation("weight_DF", {D, F}, normal(1 / std::sqrt(static_cast<double>(D))));

@@ -311,17 +311,12 @@ void for_each_run(const std::vector<int64_t>& element_offsets, int64_t element_b
 
 void OpTrial::upload(Argument& argument) const {
   if (surroundings_ == Surroundings::kExact) {
-    const bool is_output = argument.role_ == Role::kOut;
-    if (is_output && !is_cleared_) return;
+    if (argument.role_ == Role::kOut) return;
     for_each_run(argument.element_offsets_, dtype_bytes(argument.device_.dtype()),
                  [&](int64_t offset, int64_t bytes) {
-                   char* const to = static_cast<char*>(argument.device_block_.data()) + offset;
-                   const auto size = static_cast<size_t>(bytes);
-                   if (is_output) {
-                     tested_.device->fill_zero(to, size);
-                   } else {
-                     tested_.device->copy_to_device(to, argument.image_.data() + offset, size);
-                   }
+                   tested_.device->copy_to_device(
+                       static_cast<char*>(argument.device_block_.data()) + offset,
+                       argument.image_.data() + offset, static_cast<size_t>(bytes));
                  });
     return;
   }

@@ -124,9 +124,6 @@ class OpTrial {
   // Not left out by Surroundings::kExact for its size: where a kernel is only taken, or only comes round to a second
   // piece of work, with more elements than kMaxExactElements.
   void keep_when_exact() { is_kept_ = true; }
-  // Surroundings::kExact clears the outputs before the call, which finds no element left unwritten then (kGuarded does): for
-  // outputs of kernels whose stores initcheck does not see, cuBLASLt's.
-  void clear_when_exact() { is_cleared_ = true; }
 
   using Call = std::function<void(const Context& context, const Pick& pick)>;
   // Runs the call on both sides and records one result per output.
@@ -174,7 +171,6 @@ class OpTrial {
   std::vector<Opaque> opaque_;
   std::vector<Buffer> reference_opaque_;
   bool is_kept_ = false;
-  bool is_cleared_ = false;
   bool failed_ = false;
 };
 

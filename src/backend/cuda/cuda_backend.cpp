@@ -62,8 +62,9 @@ ops::OpTable make_planning_table() {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const BackendOptions& options)
-      : device_({options.device_index, options.gemm_file, options.gemm_search,
-                 options.gemm_uniform_rows}),
+      : device_({options.device_index,
+                 {options.gemm_file, options.gemm_search, options.gemm_uniform_rows,
+                  options.gemm_clear_outputs}}),
         table_(make_table()) {}
   Device& device() override { return device_; }
   const ops::OpTable& table() const override { return table_; }

@@ -138,7 +138,7 @@ CudaDevice::CudaDevice(const DeviceOptions& options)
                  version_text(driver);
   gemm_ = std::make_unique<GemmLibrary>(
       stream_, std::string(properties.name) + " " + std::to_string(properties.multiProcessorCount),
-      options.gemm_file, options.gemm_search, options.gemm_uniform_rows);
+      options.gemm);
 }
 
 CudaDevice::~CudaDevice() {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/gemm_options.h"
 #include "device/context.h"
 #include "device/side_copy.h"
 
@@ -30,9 +31,7 @@ class CudaMemory final : public MemoryResource {
 
 struct DeviceOptions {
   int device_index = 0;
-  std::string gemm_file;
-  bool gemm_search = true;
-  bool gemm_uniform_rows = false;
+  GemmOptions gemm;
 };
 
 class CudaDevice final : public Device, public SideCopyingDevice {

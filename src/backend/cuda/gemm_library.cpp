@@ -190,18 +190,20 @@ struct GemmLibrary::Plan {
   }
 };
 
-GemmLibrary::GemmLibrary(cudaStream_t stream, std::string device_name, std::string file,
-                         bool search, bool uniform_rows)
+GemmLibrary::GemmLibrary(cudaStream_t stream, std::string device_name, const GemmOptions& options)
     : stream_(stream),
       device_name_(std::move(device_name)),
-      file_(uniform_rows ? std::string() : std::move(file)),
-      search_(search && !uniform_rows),
-      uniform_rows_(uniform_rows) {
+      file_(options.uniform_rows ? std::string() : options.file),
+      search_(options.search && !options.uniform_rows),
+      uniform_rows_(options.uniform_rows),
+      clear_outputs_(options.clear_outputs) {
   const CublasLt& lt = cublas_lt();
   check_cublas(lt.create(&handle_), "cublasLtCreate");
   version_ = static_cast<int64_t>(lt.get_version());
   if (!file_.empty() && std::filesystem::exists(file_)) take(read_file(file_), file_);
   DELTATRAIN_CUDA_CALL(cudaMalloc(&workspace_, kWorkspaceBytes));
+  if (clear_outputs_)
+    DELTATRAIN_CUDA_CALL(cudaMemsetAsync(workspace_, 0, kWorkspaceBytes, stream_));
 }
 
 GemmLibrary::~GemmLibrary() {
@@ -216,6 +218,12 @@ void GemmLibrary::run(GemmProblem problem, const GemmOperands& operands) {
   problem.alignment_b = alignment_of(operands.b, problem.ldb, problem.input);
   problem.alignment_c = alignment_of(operands.c, problem.ldc, problem.output);
   Plan& plan = find_plan(problem, operands);
+  if (clear_outputs_ && operands.mode == ops::GradMode::kOverwrite) {
+    const auto element = static_cast<size_t>(dtype_bytes(problem.output));
+    DELTATRAIN_CUDA_CALL(cudaMemset2DAsync(operands.c, static_cast<size_t>(problem.ldc) * element,
+                                           0, static_cast<size_t>(problem.m) * element,
+                                           static_cast<size_t>(problem.n), stream_));
+  }
   check_cublas(enqueue(plan, operands, operands.c, plan.algorithm), "cublasLtMatmul");
 }
 

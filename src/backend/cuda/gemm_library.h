@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "backend/cuda/cublas_lt.h"
+#include "backend/cuda/gemm_options.h"
 #include "base/dtype.h"
 #include "ops/context.h"  // GradMode
 
@@ -55,12 +56,8 @@ struct GemmOperands {
 
 class GemmLibrary {
  public:
-  // `device_name` distinguishes cards in the file; `file` may be "" or not exist yet.
-  // FormatError when the file is not one of this class.
-  // With `uniform_rows` algorithms that share out a sum among blocks are left out too, the file is not looked at and
-  // nothing is timed: all elements of a product are summed in one order, the same in every run.
-  GemmLibrary(cudaStream_t stream, std::string device_name, std::string file, bool search,
-              bool uniform_rows);
+  // `device_name` distinguishes cards in the file. FormatError when the file is not one of this class.
+  GemmLibrary(cudaStream_t stream, std::string device_name, const GemmOptions& options);
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
@@ -105,6 +102,7 @@ class GemmLibrary {
   std::string file_;
   bool search_;
   bool uniform_rows_;
+  bool clear_outputs_;
   cublasLtHandle_t handle_ = nullptr;
   void* workspace_ = nullptr;
   int64_t version_ = 0;

@@ -15,23 +15,37 @@ ops=$("$program" selftest --op '?' 2>&1 | sed -n 's/.*expected one of \(.*\), go
 mkdir "$out" || exit 2
 
 check() { # tool precision op
-  local report=$out/$1-$2-$3.txt options=
+  local report=$out/$1-$2-$3.txt options= start=$SECONDS
   [ "$3" != linear-rows ] || options=--uniform-rows
   # shellcheck disable=SC2086 # empty or one word
   timeout -k 10 "${SANITIZE_TIMEOUT:-600}" "$sanitizer" --tool "$1" \
     "$program" selftest --device cuda --precision "$2" --sanitize --op "${3%-rows}" $options >"$report" 2>&1
   echo "exit code $?" >>"$report"
+  echo "seconds: $((SECONDS - start))" >>"$report"
 }
 
 # Each tool's own line with nothing found, and no other that found something; nothing that the tool itself could not do; a
 # table whose one row (op, tensors, failed, not supported, ...) has tensors that were run.
 is_clean() { # report tool
-  local good='ERROR SUMMARY: 0 errors'
-  [ "$2" != racecheck ] || good='RACECHECK SUMMARY: 0 hazards'
-  grep -q "$good" "$1" && grep -qx 'exit code 0' "$1" &&
-    ! grep 'SUMMARY:' "$1" | grep -qvE 'SUMMARY: 0 (errors|hazards)' &&
+  grep -qx 'exit code 0' "$1" &&
     ! grep -qiE 'internal sanitizer error|out of memory|could not be (instrumented|patched)' "$1" &&
-    awk -F'|' '$3 + 0 > $5 + 0 { found = 1 } END { exit !found }' "$1"
+    awk -F'|' '$3 + 0 > $5 + 0 { found = 1 } END { exit !found }' "$1" || return 1
+  if [ "$2" = racecheck ]; then
+    local found library
+    found=$(sed -n 's/.*RACECHECK SUMMARY: \([0-9]*\) hazards.*/\1/p' "$1")
+    library=$(library_hazards "$1")
+    [ "$found" = "$library" ]
+  else
+    grep -q 'ERROR SUMMARY: 0 errors' "$1" && ! grep 'SUMMARY:' "$1" | grep -qv 'SUMMARY: 0 errors'
+  fi
+}
+
+# Hazards both of whose accesses are in kernels of cuBLASLt: racecheck, which does not follow how they wait, finds the same
+# in programs of that library alone.
+library_hazards() { # report
+  awk '/Race reported between .* access at / { first = / access at nvjet_sm[0-9]+_/ }
+    /^=+ +and .* access at / { count += first && / access at nvjet_sm[0-9]+_/; first = 0 }
+    END { print count + 0 }' "$1"
 }
 
 expected=0
@@ -53,6 +67,8 @@ for report in "$out"/*.txt; do
   if ! is_clean "$report" "${name%%-*}"; then
     bad=$((bad + 1))
     echo "$name: $(grep -E 'SUMMARY|^exit code' "$report" | sed 's/=* *//' | tr '\n' ' ')"
+  elif [ "$(library_hazards "$report")" -gt 0 ]; then
+    echo "$name: $(library_hazards "$report") hazards in kernels of cuBLASLt alone"
   fi
 done
 echo "$runs runs of $expected, $bad not clean"
