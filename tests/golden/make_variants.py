@@ -39,6 +39,12 @@ VARIANTS = {
 }
 
 
+def stored(x):
+    """What a run in a narrower type keeps in memory between operators. Here: the number as it is;
+    ../reference/check_bf16_models.py puts rounding in its place."""
+    return x
+
+
 def rms_norm(x, weight, eps):
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
@@ -60,11 +66,11 @@ def delta(config, w, prefix, x):
     G = config.get('num_v_heads') or H
     V = int(K * config['expand_v'])
     B, T, _ = x.shape
-    linear = lambda name, y: y @ w[prefix + name + '.weight'].T
+    linear = lambda name, y: stored(y @ w[prefix + name + '.weight'].T)
     q, k, v = (short_conv(linear(n + '_proj', x), w[prefix + n + '_conv1d.weight']) for n in 'qkv')
-    q = unit(q.view(B, T, H, K)).repeat_interleave(G // H, 2) * K ** -0.5
-    k = unit(k.view(B, T, H, K)).repeat_interleave(G // H, 2)
-    v = v.view(B, T, G, V)
+    q = stored(unit(q.view(B, T, H, K))).repeat_interleave(G // H, 2) * K ** -0.5
+    k = stored(unit(k.view(B, T, H, K))).repeat_interleave(G // H, 2)
+    v = stored(v).view(B, T, G, V)
     beta = torch.sigmoid(linear('b_proj', x)) * (2.0 if config['allow_neg_eigval'] else 1.0)
     a_log = w[prefix + 'A_log']
     if kda:
@@ -81,13 +87,13 @@ def delta(config, w, prefix, x):
         change = beta[:, t, :, None] * (v[:, t] - torch.einsum('bgk,bgkv->bgv', k[:, t], state))
         state = state + torch.einsum('bgk,bgv->bgkv', k[:, t], change)
         rows.append(torch.einsum('bgk,bgkv->bgv', q[:, t], state))
-    o = rms_norm(torch.stack(rows, 1), w[prefix + 'o_norm.weight'], config['norm_eps'])
+    o = rms_norm(stored(torch.stack(rows, 1)), w[prefix + 'o_norm.weight'], config['norm_eps'])
     if kda:
-        z = linear('g_proj.1', linear('g_proj.0', x)) + w[prefix + 'g_proj.1.bias']
+        z = stored(linear('g_proj.1', linear('g_proj.0', x)) + w[prefix + 'g_proj.1.bias'])
         o = o * torch.sigmoid(z).view(B, T, G, V)
     elif config['use_gate']:
         o = o * F.silu(linear('g_proj', x)).view(B, T, G, V)
-    return linear('o_proj', o.reshape(B, T, G * V))
+    return linear('o_proj', stored(o).reshape(B, T, G * V))
 
 
 def rotate(x_bthd, theta):
@@ -102,11 +108,11 @@ def rotate(x_bthd, theta):
 def latent_attention(a, w, prefix, x):
     B, T, _ = x.shape
     n, dn, dr, dv = a['num_heads'], a['qk_nope_head_dim'], a['qk_rope_head_dim'], a['v_head_dim']
-    linear = lambda name, y: y @ w[prefix + name + '.weight'].T
+    linear = lambda name, y: stored(y @ w[prefix + name + '.weight'].T)
 
     def norm(y, first, second):
-        y = rms_norm(y, w[prefix + first + '.weight'], a['norm_eps'])
-        return rms_norm(y, w[prefix + second + '.weight'], a['norm_eps']) if a.get('double_norms') else y
+        y = stored(rms_norm(y, w[prefix + first + '.weight'], a['norm_eps']))
+        return stored(rms_norm(y, w[prefix + second + '.weight'], a['norm_eps'])) if a.get('double_norms') else y
 
     if a['q_lora_rank']:
         q = linear('q_proj.2', norm(linear('q_proj.0', x), 'q_proj.1', 'q_second_norm'))
@@ -116,27 +122,28 @@ def latent_attention(a, w, prefix, x):
     kv = linear('kv_proj.2', norm(linear('kv_proj.0', x), 'kv_proj.1', 'kv_second_norm'))
     kv = kv.view(B, T, n, dn + dv)
     key = rotate(linear('k_rope', x).view(B, T, 1, dr), a['rope_theta']).expand(-1, -1, n, -1)
-    q = torch.cat([q[..., :dn], rotate(q[..., dn:], a['rope_theta'])], -1)
-    k = torch.cat([kv[..., :dn], key], -1)
+    q = stored(torch.cat([q[..., :dn], rotate(q[..., dn:], a['rope_theta'])], -1))
+    k = stored(torch.cat([kv[..., :dn], key], -1))
     score = torch.einsum('bihd,bjhd->bhij', q, k) * (dn + dr) ** -0.5
     score = score.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), float('-inf'))
-    o = torch.einsum('bhij,bjhd->bihd', score.softmax(-1), kv[..., dn:])
+    o = stored(torch.einsum('bhij,bjhd->bihd', score.softmax(-1), kv[..., dn:]))
     return linear('o_proj', o.reshape(B, T, n * dv))
 
 
 def evaluate(config, w, ids):
     """Logits of every position and the mean loss of the next tokens."""
-    x = w['model.embeddings.weight'][ids]
+    x = stored(w['model.embeddings.weight'][ids])
     for i in range(config['num_hidden_layers']):
         block = f'model.layers.{i}.'
-        h = rms_norm(x, w[block + 'attn_norm.weight'], config['norm_eps'])
+        h = stored(rms_norm(x, w[block + 'attn_norm.weight'], config['norm_eps']))
         a = config['attn']
-        x = x + (latent_attention(a, w, block + 'attn.', h) if a and i in a['layers'] else delta(config, w, block + 'attn.', h))
-        h = rms_norm(x, w[block + 'mlp_norm.weight'], config['norm_eps'])
-        up = F.silu(h @ w[block + 'mlp.gate_proj.weight'].T) * (h @ w[block + 'mlp.up_proj.weight'].T)
-        x = x + up @ w[block + 'mlp.down_proj.weight'].T
+        mixed = latent_attention(a, w, block + 'attn.', h) if a and i in a['layers'] else delta(config, w, block + 'attn.', h)
+        x = stored(x + mixed)
+        h = stored(rms_norm(x, w[block + 'mlp_norm.weight'], config['norm_eps']))
+        gate, up = (stored(h @ w[block + f'mlp.{n}_proj.weight'].T) for n in ('gate', 'up'))
+        x = stored(x + stored(stored(F.silu(gate) * up) @ w[block + 'mlp.down_proj.weight'].T))
     head = w['model.embeddings.weight'] if config['tie_word_embeddings'] else w['lm_head.weight']
-    logits = rms_norm(x, w['model.norm.weight'], config['norm_eps']) @ head.T
+    logits = stored(stored(rms_norm(x, w['model.norm.weight'], config['norm_eps'])) @ head.T)
     loss = F.cross_entropy(logits[:, :-1].reshape(-1, logits.shape[-1]), ids[:, 1:].reshape(-1))
     return logits, loss
 
@@ -234,7 +241,8 @@ def make(name, config):
     print(f'{name}: loss {loss.item():.6f}')
 
 
-for tiny in ('tiny_gdn', 'tiny_kda', 'tiny_hybrid'):
-    check_tiny(tiny)
-for variant, variant_config in VARIANTS.items():
-    make(variant, variant_config)
+if __name__ == '__main__':
+    for tiny in ('tiny_gdn', 'tiny_kda', 'tiny_hybrid'):
+        check_tiny(tiny)
+    for variant, variant_config in VARIANTS.items():
+        make(variant, variant_config)

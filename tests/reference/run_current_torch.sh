@@ -1,6 +1,6 @@
 #!/bin/sh
 # Compares checkpoints, Hugging Face folders and training steps with the current PyTorch, transformers, safetensors and
-# Flash Linear Attention, on a CPU:
+# Flash Linear Attention, on a CPU, and whole models in double with PyTorch's:
 #
 #   tests/reference/run_current_torch.sh PROGRAM [RECIPE ...]
 #
@@ -25,3 +25,4 @@ export OMP_WAIT_POLICY=passive TRITON_INTERPRET=1
 "$venv/bin/python" tests/reference/check_torch.py "$program" .
 "$venv/bin/python" tests/reference/check_transformers.py "$program" . "$@"
 "$venv/bin/python" tests/reference/check_fla_training.py "$program" .
+"$venv/bin/python" tests/reference/check_bf16_models.py "$program" .
