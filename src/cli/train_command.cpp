@@ -151,6 +151,7 @@ train::TrainResult train_here(const TrainOptions& options, const Environment& en
         return !gemm_file.empty() && std::filesystem::exists(gemm_file) ? read_file(gemm_file)
                                                                         : kNoAlgorithms;
       },
+      .rehearse = device_options.device == "cuda" && device_options.gemm_search,
       .profile = options.profile,
       .sample_prompt = sample_prompt,
       .pci_bus_id = device.backend().device_identity(),
@@ -251,13 +252,15 @@ void add_train_command(CLI::App& app, Environment& environment) {
       ->required();
   command->add_flag("--resume", options->resume,
                     "Continue the run in --out from its last checkpoint");
-  command->add_flag("--profile", options->profile,
-                    "Time the third step by part and op: OUT/profile/step.md and "
-                    "rank0.trace.json (chrome://tracing, Perfetto); OUT/profile.trace.json has all ranks");
+  command->add_flag(
+      "--profile", options->profile,
+      "Time the third step by part and op: OUT/profile/step.md and "
+      "rank0.trace.json (chrome://tracing, Perfetto); OUT/profile.trace.json has all ranks");
   command
-      ->add_option("--sample-prompt", options->sample_prompt,
-                   "Text that the model goes on with at each validation step and at the end, written to "
-                   "metrics.jsonl")
+      ->add_option(
+          "--sample-prompt", options->sample_prompt,
+          "Text that the model goes on with at each validation step and at the end, written to "
+          "metrics.jsonl")
       ->check(well_formed_text());
   command->add_option("--dashboard", options->dashboard,
                       "PORT, or HOST:PORT: serve a page of the run while it goes on, with samples "

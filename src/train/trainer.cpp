@@ -25,7 +25,6 @@
 #include "optim/schedule.h"
 #include "text/tokenizer.h"
 #include "train/device_peak.h"
-#include "train/text_sampler.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/run_ranks.h"
@@ -33,6 +32,7 @@
 #include "train/starting_point.h"
 #include "train/step_profile.h"
 #include "train/stopwatch.h"
+#include "train/text_sampler.h"
 #include "train/verdict.h"
 
 namespace deltatrain::train {
@@ -87,7 +87,8 @@ class Trainer {
   void tell_decay_groups() const;
   void set_state();
   void compare_weights();
-  void share_algorithms();
+  void settle_algorithms();
+  void rehearse();
   void start();
   void resume();
   std::filesystem::path locate(const std::filesystem::path& path, std::optional<int64_t> step);
@@ -237,11 +238,24 @@ void Trainer::compare_weights() {
   if (ranks_.size() > 1) ranks_.compare_weights(iteration_, step_->weights_checksum());
 }
 
+void Trainer::rehearse() {
+  const auto start = Clock::now();
+  step_->rehearse();
+  reporter_.message(
+      "train",
+      fmt::format("every product tried, and its algorithm chosen where it was not, in {:.1f} s",
+                  std::chrono::duration<double>(Clock::now() - start).count()));
+}
+
 // A product's algorithm decides its last bits: rank 0 chooses, and every rank takes the same.
-void Trainer::share_algorithms() {
-  if (ranks_.size() == 1 || !options_.algorithms || !options_.adopt_algorithms) return;
+void Trainer::settle_algorithms() {
+  if (ranks_.size() == 1) {
+    if (options_.rehearse && iteration_ < recipe_.train.train_iters) rehearse();
+    return;
+  }
+  if (!options_.algorithms || !options_.adopt_algorithms) return;
   ranks_.at(iteration_, "choice of matrix-product algorithms");
-  if (ranks_.is_first()) step_->rehearse();
+  if (ranks_.is_first()) rehearse();
   const std::string text =
       ranks_.broadcast("matrix-product algorithms", ranks_.is_first() ? options_.algorithms() : "");
   if (!ranks_.is_first()) options_.adopt_algorithms(text);
@@ -577,10 +591,10 @@ TrainResult Trainer::run() {
   try {
     profile_ = std::make_unique<StepProfile>(context_);
     if (ranks_.size() > 1) collectives_ = options_.collectives();
-    step_ = std::make_unique<TrainingStep>(
-        profile_->context(), recipe_.model, recipe_.optimizer,
-        batch_shape(recipe_.train.micro_batch_size), plan.arena(), TrainingStep::Purpose::kTrain,
-        step_ranks());
+    step_ =
+        std::make_unique<TrainingStep>(profile_->context(), recipe_.model, recipe_.optimizer,
+                                       batch_shape(recipe_.train.micro_batch_size), plan.arena(),
+                                       TrainingStep::Purpose::kTrain, step_ranks());
     if (ranks_.is_first()) {
       saver_ = std::make_unique<Saver>(folder_->checkpoints(), recipe_, resolved_.to_yaml(), files);
       // A resumed run has its state to read first, with memory for nothing besides.
@@ -595,7 +609,7 @@ TrainResult Trainer::run() {
     set_state();
     if (options_.resume && ranks_.is_first()) saver_->prepare(*step_);
     compare_weights();
-    share_algorithms();
+    settle_algorithms();
     if (ranks_.is_first()) folder_->write_recipe(resolved_.to_yaml());
     loop();
     ranks_.meet("end of the run");

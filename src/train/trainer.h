@@ -22,7 +22,10 @@ struct TrainOptions {
   std::string command;               // as typed, for metrics.jsonl
   std::function<int()> stop_signal;  // number of a signal that asks to stop, or 0
   std::function<std::string()>
-      algorithms;        // matrix-product choices as JSON, stored with checkpoints
+      algorithms;  // matrix-product choices as JSON, stored with checkpoints
+  // Every product runs once before the first step, so that a device that chooses algorithms at first sight does so outside
+  // steps and their times.
+  bool rehearse = false;
   bool profile = false;  // time the third step of this process by part and op: OUT/profile/
   // Text that is gone on with at each validation step and at the end, for people to look at; needs
   // data.tokenizer. Empty: none.
@@ -31,7 +34,8 @@ struct TrainOptions {
   // Of several ranks: who they are, and how the device's memory gets from one to the other.
   dist::Communicator* ranks = nullptr;
   std::function<std::unique_ptr<dist::Collectives>()> collectives;
-  std::function<void(const std::string&)> adopt_algorithms;  // takes what rank 0's algorithms() said
+  std::function<void(const std::string&)>
+      adopt_algorithms;  // takes what rank 0's algorithms() said
   // Kept at the number of steps done, from when the run folder is this run's; before: -1.
   std::atomic<int64_t>* steps_done = nullptr;
 };

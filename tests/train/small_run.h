@@ -102,7 +102,8 @@ train:
                   .resume = resume,
                   .command = "test",
                   .stop_signal = std::move(stop),
-                  .algorithms = {}},
+                  .algorithms = {},
+                  .rehearse = rehearses_},
                  reporter_);
   }
 
@@ -141,6 +142,7 @@ train:
     std::vector<std::string> lines;
   };
 
+  bool rehearses_ = false;
   Notes reporter_;
   test::TemporaryFolder folder_;
 };
