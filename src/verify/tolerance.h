@@ -51,6 +51,8 @@ inline constexpr ModelBounds kModelF64 = {2e-7, 2e-7, 2e-7};  // whole models ag
 inline constexpr ModelBounds kModelF32 = {1e-5, 1e-6, 1e-4};
 
 inline constexpr double kPiecesF32 = 1e-5;           // a prompt fed in pieces or beside others
+inline constexpr double kPiecesLogitF32 = 1e-4;   // the same, each logit of a small model, absolute
+inline constexpr double kPiecesLogitBf16 = 2e-2;
 inline constexpr double kAttentionPiecesF32 = 1e-6;  // attention through a cache against the whole
 
 inline constexpr double kPinnedLoss = 1e-6;       // absolute: ten losses written down, in f64

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -12,6 +14,7 @@
 #include "decode/decoder.h"
 #include "decode/sampler.h"
 #include "model/initialization.h"
+#include "support/devices.h"
 #include "support/small_models.h"
 #include "verify/tolerance.h"
 
@@ -96,22 +99,68 @@ class DecoderStepTest
     : public testing::TestWithParam<std::tuple<ModelFamily, bool, DeviceKind, DType>> {
  protected:
   void SetUp() override {
-    const auto kinds = backend::available_backends();
-    if (std::find(kinds.begin(), kinds.end(), std::get<2>(GetParam())) == kinds.end())
-      GTEST_SKIP() << "no such device";
+    if (!test::has_device(std::get<2>(GetParam()))) GTEST_SKIP() << "no such device";
     backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
   }
-  std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows) const {
+  std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows,
+                                   int64_t max_length = 64) const {
     const ModelConfig config =
         test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), 97);
     auto made = std::make_unique<Decoder>(backends_->context, backends_->planning, config,
-                                          num_sequences, 64, max_rows);
+                                          num_sequences, max_length, max_rows);
     initialize(made->context(), made->parameters(), 0.1, 5);
     return made;
   }
 
   std::unique_ptr<Backends> backends_;
 };
+
+// Whatever was carried over a cut: logits there and of the tokens that follow are those of the whole.
+TEST_P(DecoderStepTest, APromptInTwoPiecesGoesOnAsTheWholeDoes) {
+  const double bound =
+      std::get<3>(GetParam()) == DType::kBF16 ? verify::kPiecesLogitBf16 : verify::kPiecesLogitF32;
+  constexpr int64_t kLength = 512, kAfter = 4;
+  const auto decode = decoder(1, kLength, kLength + kAfter);
+  const std::vector<int32_t> ids = prompt(kLength + kAfter);
+  const auto logits_after = [&](const std::vector<int64_t>& ends) {
+    decode->state().reset(decode->context());
+    std::vector<std::vector<float>> rows;
+    int64_t begin = 0;
+    for (const int64_t end : ends) {
+      const std::vector<int32_t> piece(ids.begin() + begin, ids.begin() + end);
+      rows.push_back(decode->feed(std::vector<std::vector<int32_t>>{piece}));
+      begin = end;
+    }
+    return std::vector(rows.end() - kAfter - 1, rows.end());
+  };
+  std::vector<int64_t> tail, steps;
+  for (int64_t t = kLength; t <= kLength + kAfter; ++t) tail.push_back(t);
+  for (int64_t t = 1; t <= kLength + kAfter; ++t) steps.push_back(t);
+  const auto whole = logits_after(tail);
+  const auto expect_whole = [&](const std::vector<int64_t>& ends, const std::string& how) {
+    const auto rows = logits_after(ends);
+    for (size_t r = 0; r < whole.size(); ++r) {
+      double worst = 0;
+      for (size_t i = 0; i < whole[r].size(); ++i)
+        worst = std::max(worst, std::abs(static_cast<double>(rows[r][i]) - whole[r][i]));
+      EXPECT_LE(worst, bound) << how << ", " << r << " tokens after the prompt";
+      // The same greedy choice, but where the best two are nearer to each other than that.
+      auto sorted = whole[r];
+      std::ranges::nth_element(sorted, sorted.begin() + 1, std::greater<>());
+      if (sorted[0] - sorted[1] > 2 * bound) {
+        EXPECT_EQ(std::ranges::max_element(rows[r]) - rows[r].begin(),
+                  std::ranges::max_element(whole[r]) - whole[r].begin())
+            << how;
+      }
+    }
+  };
+  for (const int64_t cut : {1, 3, 63, 64, 65, 256}) {
+    std::vector<int64_t> ends = {cut};
+    ends.insert(ends.end(), tail.begin(), tail.end());
+    expect_whole(ends, "cut at " + std::to_string(cut));
+  }
+  expect_whole(steps, "token by token");
+}
 
 // Single steps may be recorded and replayed; a prompt in pieces of one row never is.
 TEST_P(DecoderStepTest, RecordedStepsHaveTheBitsOfOthers) {

@@ -16,6 +16,7 @@
 #include "model/initialization.h"
 #include "model/training_step.h"  // to_host
 #include "ops/reference/token_choices.h"
+#include "support/devices.h"
 #include "support/small_models.h"
 #include "verify/tolerance.h"
 
@@ -37,9 +38,7 @@ class TileDecoderStepTest
     : public testing::TestWithParam<std::tuple<ModelFamily, bool, DeviceKind, DType>> {
  protected:
   void SetUp() override {
-    const auto kinds = backend::available_backends();
-    if (std::find(kinds.begin(), kinds.end(), std::get<2>(GetParam())) == kinds.end())
-      GTEST_SKIP() << "no such device";
+    if (!test::has_device(std::get<2>(GetParam()))) GTEST_SKIP() << "no such device";
     backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()),
                                            /*gemm_uniform_rows=*/true);
   }

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "decode/decoder.h"
 #include "model/initialization.h"
+#include "support/devices.h"
 #include "support/small_models.h"
 
 namespace deltatrain::eval {
@@ -94,9 +95,7 @@ TEST_P(ScorerTest, ScoresDoNotDependOnBatchOrderOrNeighbours) {
 }
 
 TEST_P(ScorerTest, ScoresDoNotDependOnBatchOrderOrNeighboursOnCuda) {
-  const auto kinds = backend::available_backends();
-  if (std::find(kinds.begin(), kinds.end(), DeviceKind::kCuda) == kinds.end())
-    GTEST_SKIP() << "no such device";
+  if (!test::has_device(DeviceKind::kCuda)) GTEST_SKIP() << "no such device";
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     const Backends backends(DeviceKind::kCuda, dtype, /*gemm_uniform_rows=*/true);
     expect_scores_independent(backends, config());

@@ -17,6 +17,7 @@
 #include "model/training_step.h"
 #include "ops/cross_entropy.h"
 #include "small_model.h"
+#include "support/devices.h"
 #include "support/test_files.h"
 #include "verify/tolerance.h"
 
@@ -26,7 +27,12 @@ namespace {
 using test::as_doubles;
 using test::relative_error;
 
-class GoldenModelTest : public testing::TestWithParam<std::tuple<std::string, DeviceKind>> {};
+class GoldenModelTest : public testing::TestWithParam<std::tuple<std::string, DeviceKind>> {
+ protected:
+  void SetUp() override {
+    if (!test::has_device(std::get<1>(GetParam()))) GTEST_SKIP() << "no such device";
+  }
+};
 
 TEST_P(GoldenModelTest, OutputsLossAndEveryGradient) {
   const auto& [name, kind] = GetParam();
@@ -113,8 +119,8 @@ TEST_P(GoldenModelTest, LaterTokensChangeNothingBefore) {
 
 INSTANTIATE_TEST_SUITE_P(TinyModels, GoldenModelTest,
                          testing::Combine(testing::Values("tiny_gdn", "tiny_kda", "tiny_hybrid"),
-                                          testing::Values(DeviceKind::kReference,
-                                                          DeviceKind::kCpu)),
+                                          testing::Values(DeviceKind::kReference, DeviceKind::kCpu,
+                                                          DeviceKind::kCuda)),
                          [](const auto& param) {
                            return std::get<0>(param.param) + "_on_" +
                                   backend::device_kind_name(std::get<1>(param.param));

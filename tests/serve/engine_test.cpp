@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "decode/decoder.h"
 #include "model/initialization.h"
+#include "support/devices.h"
 #include "support/small_models.h"
 
 namespace deltatrain::serve {
@@ -207,8 +208,7 @@ TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAsked) {
 }
 
 TEST_P(EngineTest, AnswersDoNotDependOnWhatElseIsAskedOnAGpu) {
-  const std::vector<DeviceKind> kinds = backend::available_backends();
-  if (std::ranges::find(kinds, DeviceKind::kCuda) == kinds.end()) GTEST_SKIP() << "no such device";
+  if (!test::has_device(DeviceKind::kCuda)) GTEST_SKIP() << "no such device";
   for (const DType dtype : {DType::kBF16, DType::kF32}) {
     SCOPED_TRACE(dtype_name(dtype));
     expect_answers_independent(Backends(DeviceKind::kCuda, dtype, /*gemm_uniform_rows=*/true),

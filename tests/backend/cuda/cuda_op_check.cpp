@@ -11,6 +11,7 @@
 #include <string>
 
 #include "backend/cuda/large_cases.h"
+#include "backend/cuda/many_sequences.h"
 #include "backend/cuda/op_timings.h"
 #include "backend/factories.h"
 #include "base/error.h"
@@ -57,9 +58,9 @@ class Report {
   }
 
   void print() const {
-    std::printf("%-6s %-28s %8s %8s %12s %s\n", "dtype", "op", "results", "failed", "unsupported", "worst error / bound");
+    std::printf("%-9s %-28s %8s %8s %12s %s\n", "dtype", "op", "results", "failed", "unsupported", "worst error / bound");
     for (const auto& [key, summary] : summaries_) {
-      std::printf("%-6s %-28s %8d %8d %12d %.3f\n", key.first.c_str(), key.second.c_str(), summary.num_cases,
+      std::printf("%-9s %-28s %8d %8d %12d %.3f\n", key.first.c_str(), key.second.c_str(), summary.num_cases,
                   summary.num_failed, summary.num_unsupported, summary.worst_share);
     }
     std::printf("%d results failed\n", num_failed_);
@@ -106,7 +107,14 @@ int run(const Options& options) {
   std::printf("%s (ready after %.2f s)\n", tested->device().description(), seconds_since(begin));
   Report report;
   if (options.cases) run_cases(*tested, options, report);
-  if (options.huge && !options.small && !options.dry_run) report.add("huge", test::run_huge_cases(*tested, options.op));
+  if (options.huge && !options.small) {
+    if (!options.dry_run) report.add("huge", test::run_huge_cases(*tested, options.op));
+    for (const DType dtype : {DType::kBF16, DType::kF32}) {
+      if (options.dry_run && dtype == DType::kBF16) continue;
+      report.add("many " + std::string(dtype_name(dtype)),
+                 test::run_many_sequences(*tested, dtype, options.dry_run ? 6 : 8192, options.op));
+    }
+  }
   if (options.cases || options.huge) report.print();
   std::fflush(stdout);
   if (options.timings && !options.dry_run) test::print_op_timings(*tested, options.op);

@@ -1,10 +1,9 @@
 #include "backend/cuda/large_cases.h"
 
 #include <cmath>
-#include <cstring>
 
 #include "backend/cuda/device_random.h"
-#include "model/training_step.h"  // to_host
+#include "backend/cuda/huge_cases.h"
 #include "ops/causal_attention.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -160,93 +159,6 @@ void linear_case(const Context& tested, const Context& reference, std::vector<Op
     ops::linear_backward(context, {pick(dy), pick(x), pick(weight), pick(dx), pick(dweight), pick(dbias)});
   });
 }
-
-class HugeCases {
- public:
-  explicit HugeCases(backend::Backend& backend)
-      : backend_(backend), arena_(backend.device().memory(), size_t{64} << 20), context_(backend.context(arena_, kBf16)) {}
-
-  Tensor make(DType dtype, const Shape& shape) {
-    const auto bytes = static_cast<size_t>(shape.num_elements() * dtype_bytes(dtype));
-    buffers_.emplace_back(backend_.device().memory(), bytes);
-    return buffers_.back().tensor(dtype, shape);
-  }
-
-  Tensor random(const Shape& shape) {
-    const Tensor tensor = make(kBf16, shape);
-    fill_normal(context_, tensor, 1, ++seed_);
-    return tensor;
-  }
-
-  Tensor copy(const Tensor& from) {
-    const Tensor to = make(from.dtype(), from.shape());
-    backend_.device().copy_on_device(to.raw(), from.raw(), static_cast<size_t>(from.num_bytes()));
-    return to;
-  }
-
-  // One result: the same bytes, none of them left over from NaN.
-  void expect_same(const std::string& op, const std::string& name, const std::string& what, const Tensor& got,
-                   const Tensor& alone) {
-    const auto bytes = static_cast<size_t>(got.num_bytes());
-    std::vector<unsigned char> a(bytes);
-    std::vector<unsigned char> b(bytes);
-    backend_.device().copy_to_host(a.data(), got.raw(), bytes);
-    backend_.device().copy_to_host(b.data(), alone.raw(), bytes);
-    OpCaseResult result;
-    result.op = op;
-    result.case_name = name;
-    result.tensor = what;
-    result.passed = a == b;
-    for (size_t i = 0; i < bytes && !result.passed; ++i) {
-      if (a[i] == b[i]) continue;
-      result.worst_index = static_cast<int64_t>(i) / dtype_bytes(got.dtype());
-      result.note = "last rows differ from the same rows alone, first at this element";
-      result.error = 1;
-      break;
-    }
-    results.push_back(result);
-  }
-
-  // One result: relative to the second tensor, within the bound of such a quantity.
-  void expect_close(const std::string& op, const std::string& name, const std::string& what, const Tensor& got,
-                    const Tensor& alone, Quantity quantity) {
-    const std::vector<double> a = to_host(context_, got);
-    const std::vector<double> b = to_host(context_, alone);
-    double difference_sq = 0;
-    double size_sq = 0;
-    for (size_t i = 0; i < a.size(); ++i) {
-      difference_sq += (a[i] - b[i]) * (a[i] - b[i]);
-      size_sq += b[i] * b[i];
-    }
-    OpCaseResult result;
-    result.op = op;
-    result.case_name = name;
-    result.tensor = what;
-    result.bound = tolerance(kBf16, quantity);
-    result.error = std::sqrt(difference_sq / size_sq);
-    result.passed = size_sq > 0 && result.error <= result.bound;  // not so where one is NaN
-    results.push_back(result);
-  }
-
-  void clear(const Tensor& tensor) {
-    backend_.device().fill_zero(tensor.raw(), static_cast<size_t>(tensor.num_bytes()));
-  }
-
-  void end_case() {
-    backend_.device().synchronize();
-    buffers_.clear();
-  }
-
-  const Context& context() const { return context_; }
-  std::vector<OpCaseResult> results;
-
- private:
-  backend::Backend& backend_;
-  Arena arena_;
-  Context context_;
-  std::vector<Buffer> buffers_;
-  uint64_t seed_ = 100;
-};
 
 void huge_swiglu(HugeCases& cases) {
   constexpr int64_t R = 262145;

@@ -1,0 +1,103 @@
+// Tensors in device memory that are too large for a reference: results are compared with those of a part alone.
+#pragma once
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "backend/cuda/device_random.h"
+#include "backend/registry.h"
+#include "model/training_step.h"  // to_host
+#include "verify/op_cases.h"
+#include "verify/tolerance.h"
+
+namespace deltatrain::test {
+
+class HugeCases {
+ public:
+  explicit HugeCases(backend::Backend& backend, DType dtype = DType::kBF16, size_t arena_bytes = size_t{64} << 20)
+      : backend_(backend), arena_(backend.device().memory(), arena_bytes), context_(backend.context(arena_, dtype)) {}
+
+  Tensor make(DType dtype, const Shape& shape) {
+    const auto bytes = static_cast<size_t>(shape.num_elements() * dtype_bytes(dtype));
+    buffers_.emplace_back(backend_.device().memory(), bytes);
+    return buffers_.back().tensor(dtype, shape);
+  }
+
+  Tensor random(const Shape& shape) {
+    const Tensor tensor = make(context_.activation_dtype, shape);
+    fill_normal(context_, tensor, 1, ++seed_);
+    return tensor;
+  }
+
+  Tensor copy(const Tensor& from) {
+    const Tensor to = make(from.dtype(), from.shape());
+    backend_.device().copy_on_device(to.raw(), from.raw(), static_cast<size_t>(from.num_bytes()));
+    return to;
+  }
+
+  // One result: the same bytes, none of them left over from NaN.
+  void expect_same(const std::string& op, const std::string& name, const std::string& what, const Tensor& got,
+                   const Tensor& alone) {
+    const auto bytes = static_cast<size_t>(got.num_bytes());
+    std::vector<unsigned char> a(bytes);
+    std::vector<unsigned char> b(bytes);
+    backend_.device().copy_to_host(a.data(), got.raw(), bytes);
+    backend_.device().copy_to_host(b.data(), alone.raw(), bytes);
+    verify::OpCaseResult result;
+    result.op = op;
+    result.case_name = name;
+    result.tensor = what;
+    result.passed = a == b;
+    for (size_t i = 0; i < bytes && !result.passed; ++i) {
+      if (a[i] == b[i]) continue;
+      result.worst_index = static_cast<int64_t>(i) / dtype_bytes(got.dtype());
+      result.note = "rows differ from the same rows alone, first at this element";
+      result.error = 1;
+      break;
+    }
+    results.push_back(result);
+  }
+
+  // One result: relative to the second tensor, within the bound of such a quantity.
+  void expect_close(const std::string& op, const std::string& name, const std::string& what, const Tensor& got,
+                    const Tensor& alone, verify::Quantity quantity) {
+    const std::vector<double> a = to_host(context_, got);
+    const std::vector<double> b = to_host(context_, alone);
+    double difference_sq = 0;
+    double size_sq = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+      difference_sq += (a[i] - b[i]) * (a[i] - b[i]);
+      size_sq += b[i] * b[i];
+    }
+    verify::OpCaseResult result;
+    result.op = op;
+    result.case_name = name;
+    result.tensor = what;
+    result.bound = verify::tolerance(context_.activation_dtype, quantity);
+    result.error = std::sqrt(difference_sq / size_sq);
+    result.passed = size_sq > 0 && result.error <= result.bound;  // not so where one is NaN
+    results.push_back(result);
+  }
+
+  void clear(const Tensor& tensor) {
+    backend_.device().fill_zero(tensor.raw(), static_cast<size_t>(tensor.num_bytes()));
+  }
+
+  void end_case() {
+    backend_.device().synchronize();
+    buffers_.clear();
+  }
+
+  const Context& context() const { return context_; }
+  std::vector<verify::OpCaseResult> results;
+
+ private:
+  backend::Backend& backend_;
+  Arena arena_;
+  Context context_;
+  std::vector<Buffer> buffers_;
+  uint64_t seed_ = 100;
+};
+
+}  // namespace deltatrain::test
