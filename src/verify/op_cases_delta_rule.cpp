@@ -291,7 +291,7 @@ void add_delta_rule_cases(std::vector<OpCase>& cases) {
   }
   for (const bool per_channel : {false, true}) {
     const DeltaCase base = per_channel ? heads(true, 1, 2, 32, 64) : heads(false, 1, 2, 64, 64);
-    for (const int32_t T : {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 513, 2049}) {
+    for (const int32_t T : {1, 2, 3, 15, 16, 17, 63, 64, 65, 127, 129, 513, 2047, 2049}) {
       DeltaCase c = base;
       c.offsets = {0, T};
       const bool small = T == 1 || T == 17 || T == 63 || T == 64 || T == 65;

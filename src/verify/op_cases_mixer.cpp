@@ -87,6 +87,8 @@ void add_short_conv(std::vector<OpCase>& cases) {
     add(CaseSet::kSmall, {0, T}, 48, 4, {P::kContiguous, true, true});
   for (const int64_t W : {1, 2, 8})
     add(CaseSet::kSmall, packed, 16, W, {P::kContiguous, W > 1, false});
+  // Narrow, so that tools which watch every access see long ones too.
+  for (const int32_t T : {64, 65, 127, 128, 257, 4099}) add(CaseSet::kSmall, {0, T}, 16, 4, {});
   for (const int32_t T : {15, 16, 17, 64, 65, 127, 513, 1000})
     add(CaseSet::kFull, {0, T}, 96, 4, {P::kStridedRows});
   for (const int64_t W : {3, 5, 6, 7})
@@ -176,6 +178,7 @@ void add_short_conv_norm(std::vector<OpCase>& cases) {
   add(CaseSet::kSmall, {0, 40}, 2, 32, 4, {P::kContiguous, false, true});
   add(CaseSet::kSmall, {0, 63}, 1, 33, 4, {P::kOddRows});
   for (const int32_t T : {1, 2, 3}) add(CaseSet::kSmall, {0, T}, 1, 64, 4, {});
+  for (const int32_t T : {64, 65, 127, 128, 257, 4099}) add(CaseSet::kSmall, {0, T}, 1, 8, 4, {});
   for (const int64_t W : {1, 3}) add(CaseSet::kFull, packed, 2, 32, W, {});
   add(CaseSet::kFull, packed, 1, 128, 4, {P::kOddRows});
   add(CaseSet::kFull, packed, 5, 128, 4, {P::kStridedRows});
