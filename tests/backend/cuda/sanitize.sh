@@ -15,7 +15,7 @@ ops=$("$program" selftest --op '?' 2>&1 | sed -n 's/.*expected one of \(.*\), go
 mkdir "$out" || exit 2
 
 check() { # tool precision op
-  local report=$out/$1-$2-$3.txt options= start=$SECONDS
+  local report=$out/$1-$2-$3.txt options="" start=$SECONDS
   [ "$3" != linear-rows ] || options=--uniform-rows
   # shellcheck disable=SC2086 # empty or one word
   timeout -k 10 "${SANITIZE_TIMEOUT:-600}" "$sanitizer" --tool "$1" \
