@@ -25,7 +25,9 @@ TemporaryFolder::~TemporaryFolder() {
 }
 
 std::filesystem::path golden_path(const std::string& name) {
-  return std::filesystem::path(DELTATRAIN_SOURCE_DIR) / "tests" / "golden" / name;
+  const char* const moved = std::getenv("DELTATRAIN_TEST_SOURCES");
+  return std::filesystem::path(moved != nullptr ? moved : DELTATRAIN_SOURCE_DIR) / "tests" /
+         "golden" / name;
 }
 
 ProgramResult run_program(const std::string& arguments, double kill_after_seconds) {

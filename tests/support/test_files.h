@@ -20,7 +20,7 @@ class TemporaryFolder {
   std::filesystem::path path_;
 };
 
-// tests/golden/NAME of the source tree.
+// tests/golden/NAME of the source tree: the one that was built, or where DELTATRAIN_TEST_SOURCES says.
 std::filesystem::path golden_path(const std::string& name);
 
 struct ProgramResult {

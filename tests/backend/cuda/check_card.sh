@@ -12,6 +12,7 @@ small=${3:-}
 device=${DEVICE:-cuda}
 program=$bin/deltatrain
 cd "$(dirname "$0")/../../.." || exit 2
+export DELTATRAIN_TEST_SOURCES=$PWD
 passed=0 failed=0
 
 check() { # name command...
