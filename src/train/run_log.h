@@ -69,7 +69,7 @@ class RunLog {
 
  private:
   // What Megatron's line is a mean of. A process's first line does not start the means anew, but
-  // the time: the first step chooses algorithms.
+  // the time: the first step may load kernels and choose algorithms.
   struct Interval {
     double loss = 0;
     int64_t steps = 0;

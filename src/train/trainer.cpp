@@ -41,7 +41,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The first step searches for product algorithms and the second may still load kernels.
+// Where nothing was rehearsed the first step chooses algorithms, and the second may still load kernels.
 constexpr int64_t kProfiledStep = 3;
 
 std::string rate_text(int64_t bytes, double seconds) {

@@ -24,7 +24,7 @@ struct TrainOptions {
   std::function<std::string()>
       algorithms;  // matrix-product choices as JSON, stored with checkpoints
   // Every product runs once before the first step, so that a device that chooses algorithms at first sight does so outside
-  // steps and their times.
+  // steps and their times. Of several ranks the first does it in any case, for all.
   bool rehearse = false;
   bool profile = false;  // time the third step of this process by part and op: OUT/profile/
   // Text that is gone on with at each validation step and at the end, for people to look at; needs

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -102,13 +101,13 @@ class DecoderStepTest
     if (!test::has_device(std::get<2>(GetParam()))) GTEST_SKIP() << "no such device";
     backends_ = std::make_unique<Backends>(std::get<2>(GetParam()), std::get<3>(GetParam()));
   }
-  std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows,
-                                   int64_t max_length = 64) const {
+  std::unique_ptr<Decoder> decoder(int64_t num_sequences, int64_t max_rows, int64_t max_length = 64,
+                                   double deviation = 0.1) const {
     const ModelConfig config =
         test::small_model(std::get<0>(GetParam()), std::get<1>(GetParam()), 97);
     auto made = std::make_unique<Decoder>(backends_->context, backends_->planning, config,
                                           num_sequences, max_length, max_rows);
-    initialize(made->context(), made->parameters(), 0.1, 5);
+    initialize(made->context(), made->parameters(), deviation, 5);
     return made;
   }
 
@@ -116,50 +115,52 @@ class DecoderStepTest
 };
 
 // Whatever was carried over a cut: logits there and of the tokens that follow are those of the whole.
+// With the weights that training starts from, each logit; with larger ones, so that every layer
+// matters, all together.
 TEST_P(DecoderStepTest, APromptInTwoPiecesGoesOnAsTheWholeDoes) {
-  const double bound =
-      std::get<3>(GetParam()) == DType::kBF16 ? verify::kPiecesLogitBf16 : verify::kPiecesLogitF32;
+  const bool is_bf16 = std::get<3>(GetParam()) == DType::kBF16;
+  const double logit_bound = is_bf16 ? verify::kPiecesLogitBf16 : verify::kPiecesLogitF32;
+  const double norm_bound = is_bf16 ? verify::kPiecesBf16 : verify::kPiecesF32;
   constexpr int64_t kLength = 512, kAfter = 4;
-  const auto decode = decoder(1, kLength, kLength + kAfter);
   const std::vector<int32_t> ids = prompt(kLength + kAfter);
-  const auto logits_after = [&](const std::vector<int64_t>& ends) {
-    decode->state().reset(decode->context());
-    std::vector<std::vector<float>> rows;
-    int64_t begin = 0;
-    for (const int64_t end : ends) {
-      const std::vector<int32_t> piece(ids.begin() + begin, ids.begin() + end);
-      rows.push_back(decode->feed(std::vector<std::vector<int32_t>>{piece}));
-      begin = end;
-    }
-    return std::vector(rows.end() - kAfter - 1, rows.end());
-  };
-  std::vector<int64_t> tail, steps;
-  for (int64_t t = kLength; t <= kLength + kAfter; ++t) tail.push_back(t);
-  for (int64_t t = 1; t <= kLength + kAfter; ++t) steps.push_back(t);
-  const auto whole = logits_after(tail);
-  const auto expect_whole = [&](const std::vector<int64_t>& ends, const std::string& how) {
-    const auto rows = logits_after(ends);
-    for (size_t r = 0; r < whole.size(); ++r) {
-      double worst = 0;
-      for (size_t i = 0; i < whole[r].size(); ++i)
-        worst = std::max(worst, std::abs(static_cast<double>(rows[r][i]) - whole[r][i]));
-      EXPECT_LE(worst, bound) << how << ", " << r << " tokens after the prompt";
-      // The same greedy choice, but where the best two are nearer to each other than that.
-      auto sorted = whole[r];
-      std::ranges::nth_element(sorted, sorted.begin() + 1, std::greater<>());
-      if (sorted[0] - sorted[1] > 2 * bound) {
-        EXPECT_EQ(std::ranges::max_element(rows[r]) - rows[r].begin(),
-                  std::ranges::max_element(whole[r]) - whole[r].begin())
-            << how;
+  for (const double deviation : {0.02, 0.1}) {
+    const auto decode = decoder(1, kLength, kLength + kAfter, deviation);
+    const auto logits_after = [&](const std::vector<int64_t>& ends) {
+      decode->state().reset(decode->context());
+      std::vector<std::vector<float>> rows;
+      int64_t begin = 0;
+      for (const int64_t end : ends) {
+        const std::vector<int32_t> piece(ids.begin() + begin, ids.begin() + end);
+        rows.push_back(decode->feed(std::vector<std::vector<int32_t>>{piece}));
+        begin = end;
       }
+      return std::vector(rows.end() - kAfter - 1, rows.end());
+    };
+    std::vector<int64_t> tail, steps;
+    for (int64_t t = kLength; t <= kLength + kAfter; ++t) tail.push_back(t);
+    for (int64_t t = 1; t <= kLength + kAfter; ++t) steps.push_back(t);
+    const auto whole = logits_after(tail);
+    const auto expect_whole = [&](const std::vector<int64_t>& ends, const std::string& how) {
+      const auto rows = logits_after(ends);
+      for (size_t r = 0; r < whole.size(); ++r) {
+        double worst = 0;
+        for (size_t i = 0; i < whole[r].size(); ++i)
+          worst = std::max(worst, std::abs(static_cast<double>(rows[r][i]) - whole[r][i]));
+        if (deviation == 0.02) {
+          EXPECT_LE(worst, logit_bound) << how << ", " << r << " tokens after the prompt";
+        } else {
+          EXPECT_LE(relative_difference(rows[r], whole[r]), norm_bound)
+              << how << ", " << r << " tokens after the prompt";
+        }
+      }
+    };
+    for (const int64_t cut : {1, 3, 63, 64, 65, 256}) {
+      std::vector<int64_t> ends = {cut};
+      ends.insert(ends.end(), tail.begin(), tail.end());
+      expect_whole(ends, "cut at " + std::to_string(cut));
     }
-  };
-  for (const int64_t cut : {1, 3, 63, 64, 65, 256}) {
-    std::vector<int64_t> ends = {cut};
-    ends.insert(ends.end(), tail.begin(), tail.end());
-    expect_whole(ends, "cut at " + std::to_string(cut));
+    expect_whole(steps, "token by token");
   }
-  expect_whole(steps, "token by token");
 }
 
 // Single steps may be recorded and replayed; a prompt in pieces of one row never is.

@@ -20,6 +20,7 @@
 #include "ops/cross_entropy.h"
 #include "support/devices.h"
 #include "support/test_files.h"
+#include "verify/tolerance.h"
 
 namespace deltatrain {
 namespace {
@@ -107,6 +108,8 @@ class PackedDocumentsTest : public testing::TestWithParam<std::tuple<std::string
     const auto& [name, kind] = GetParam();
     if (!test::has_device(kind)) GTEST_SKIP() << "no such device";
     tolerance_ = kind == DeviceKind::kReference ? 1e-12 : 1e-5;
+    // Products of few rows are other kernels on a GPU, and gradients of these weights enlarge rounding.
+    gradient_tolerance_ = kind == DeviceKind::kCuda ? verify::kModelF32.gradient : tolerance_;
     int32_t rows = 0;
     for (const int32_t length : {1, 2, 63, 64, 65, 500, 1}) offsets_.push_back(rows += length);
     model_ = std::make_unique<TinyModel>(name, kind, rows, 7);
@@ -125,12 +128,12 @@ class PackedDocumentsTest : public testing::TestWithParam<std::tuple<std::string
   void expect_equal(const Outcome& got, const Outcome& want) const {
     EXPECT_NEAR(got.loss, want.loss, tolerance_ * want.loss);
     for (size_t i = 0; i < want.gradients.size(); ++i) {
-      EXPECT_LE(relative_error(got.gradients[i], want.gradients[i]), tolerance_)
+      EXPECT_LE(relative_error(got.gradients[i], want.gradients[i]), gradient_tolerance_)
           << model_->parameters()[i].name;
     }
   }
 
-  double tolerance_ = 0;
+  double tolerance_ = 0, gradient_tolerance_ = 0;
   std::unique_ptr<TinyModel> model_;
   std::vector<int32_t> ids_, labels_, offsets_ = {0};
 };

@@ -29,6 +29,7 @@ parser.add_argument("--seeds", type=int, default=5)
 options = parser.parse_args()
 GOLDEN = os.path.join(os.path.abspath(options.source), "tests", "golden")
 sys.path.insert(0, GOLDEN)
+sys.dont_write_bytecode = True
 import make_variants  # noqa: E402
 
 GATES = ("A_log", "dt_bias")

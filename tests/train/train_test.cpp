@@ -302,6 +302,35 @@ TEST_F(TrainTest, WhatFailsBeforeTheFirstStepLeavesNothingBehind) {
   EXPECT_EQ(run("there", {"train.train_iters=3"}).steps, 3);
 }
 
+// As a card's products do when they are first met: leaves a file in the run's folder.
+class ChoosingDevice final : public PassingDevice {
+ public:
+  ChoosingDevice(Device& device, std::filesystem::path file)
+      : PassingDevice(device), file_(std::move(file)) {}
+  void copy_to_host(void* to_host, const void* from, size_t bytes) override {
+    PassingDevice::copy_to_host(to_host, from, bytes);
+    if (std::filesystem::exists(file_.parent_path())) std::ofstream(file_) << "{}";
+    has_chosen = has_chosen || std::filesystem::exists(file_);
+  }
+  bool has_chosen = false;
+
+ private:
+  std::filesystem::path file_;
+};
+
+TEST_F(TrainTest, WhatFailsInTheFirstBatchLeavesNoAlgorithmsBehind) {
+  const auto cpu = backend::make_backend(DeviceKind::kCpu);
+  const auto plan = backend::make_backend(DeviceKind::kPlan);
+  ChoosingDevice device(cpu->device(), folder_ / "new/gemm_algorithms.json");
+  rehearses_ = true;
+  EXPECT_THROW(run_on({&device, &cpu->table(), nullptr, DType::kF32},
+                      {&plan->device(), &plan->table(), nullptr, DType::kF32}, "new",
+                      {"model.vocab_size=32"}, false, {}),
+               Error);
+  EXPECT_TRUE(device.has_chosen);
+  EXPECT_FALSE(std::filesystem::exists(folder_ / "new"));
+}
+
 // A byte-level tokenizer of the 256 bytes and two special tokens: ids 0 to 257.
 void write_byte_tokenizer(const std::filesystem::path& path) {
   nlohmann::json vocab;

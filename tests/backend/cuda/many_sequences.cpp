@@ -1,7 +1,8 @@
 #include "backend/cuda/many_sequences.h"
 
+#include <cmath>
 #include <functional>
-#include <memory>
+#include <span>
 #include <utility>
 
 #include "backend/cuda/device_random.h"
@@ -12,6 +13,7 @@
 #include "ops/delta_step.h"
 #include "ops/gated_delta_rule.h"
 #include "ops/gated_rms_norm.h"
+#include "ops/rotary.h"
 #include "ops/short_conv.h"
 #include "ops/short_conv_norm.h"
 
@@ -23,8 +25,8 @@ using verify::Quantity;
 namespace {
 
 constexpr int64_t T = 16, H = 8, W = 4;
-// Scratch of the delta rule's backward for all of them: 65,536 chunks.
-constexpr size_t kArenaBytes = size_t{16} << 30, kHostArenaBytes = size_t{256} << 20;
+// At most half of it is scratch of an op: a state of 64 x 64 in bf16 for each of 65,536 chunks.
+constexpr size_t kArenaBytes = size_t{1} << 30, kHostArenaBytes = size_t{64} << 20;
 
 bool is_cuda(backend::Backend& backend) { return backend.device().kind() == DeviceKind::kCuda; }
 
@@ -90,6 +92,11 @@ class ManySequences {
     return tensor;
   }
   Tensor constant(DType dtype, const Shape& shape) { return normal(dtype, shape, 0); }
+  Tensor integers(const std::vector<int32_t>& values) {
+    const Tensor tensor = cases_.make(DType::kI32, {static_cast<int64_t>(values.size())});
+    backend_.device().copy_to_device(tensor.raw(), values.data(), values.size() * sizeof(int32_t));
+    return tensor;
+  }
   Buffer scratch(int64_t bytes) { return {backend_.device().memory(), static_cast<size_t>(bytes)}; }
 
   struct Output {
@@ -334,8 +341,82 @@ void causal_attention(ManySequences& many, int64_t K) {
   many.end_case();
 }
 
-// A step of decoding: one token of every sequence.
-void delta_step(ManySequences& many, int64_t K, int64_t V, bool per_channel) {
+void rotary(ManySequences& many, int64_t K) {
+  const int64_t R = many.num_rows();
+  const DType a = many.activation();
+  const Tensor x = many.normal(a, {R, H, K}, 1);
+  for (const auto direction : {ops::RotaryDirection::kForward, ops::RotaryDirection::kBackward}) {
+    many.compare("rotary", {ManySequences::Output{"y_RHX", a, {R, H, K}, true}}, {},
+                 [&](const Part& part, const std::vector<Tensor>& out, const std::vector<Tensor>&) {
+                   ops::rotary(many.context(), {.x_RHX = part.rows(x),
+                                                .y_RHX = out[0],
+                                                .sequences = many.sequences(part),
+                                                .start_positions_S = {},
+                                                .theta = 10000,
+                                                .direction = direction});
+                 });
+  }
+  many.end_case();
+}
+
+// Steps of decoding: one token of every sequence, with what came before in a state or a cache.
+void delta_rule_step(ManySequences& many, int64_t K, int64_t V, bool per_channel) {
+  const int64_t S = many.num(), C = per_channel ? K : 1;
+  const DType a = many.activation(), f = many.statistic();
+  const double unit = 1 / std::sqrt(static_cast<double>(K));
+  const Tensor q = many.normal(a, {S, H, K}, unit), k = many.normal(a, {S, H, K}, unit), v = many.normal(a, {S, H, V}, 1);
+  const Tensor g = many.uniform({S, H, C}, -1, 0), beta = many.uniform({S, H}, 0, 1);
+  const Tensor state = many.normal(f, {S, H, K, V}, 0.5);
+  using O = ManySequences::Output;
+  many.compare(per_channel ? "one token, KDA" : "one token, GDN",
+               {O{"o_RGV", a, {S, H, V}, false}, O{"state_SGKV", f, state.shape(), false, state}}, {},
+               [&](const Part& part, const std::vector<Tensor>& out, const std::vector<Tensor>&) {
+                 ops::gated_delta_rule_forward(many.context(), {.q_RHK = part.states(q),
+                                                                .k_RHK = part.states(k),
+                                                                .v_RGV = part.states(v),
+                                                                .g_RGK = part.states(g),
+                                                                .beta_RG = part.states(beta),
+                                                                .sequences = many.steps(part),
+                                                                .initial_state_SGKV = out[1],
+                                                                .final_state_SGKV = out[1],
+                                                                .o_RGV = out[0],
+                                                                .saved = {},
+                                                                .scale = unit});
+               });
+  many.end_case();
+}
+
+void cached_attention(ManySequences& many, int64_t K) {
+  constexpr int64_t kRoom = 4;
+  const int64_t S = many.num();
+  const DType a = many.activation();
+  const Tensor q = many.normal(a, {S, H, K}, 1), k = many.normal(a, {S, H, K}, 1), v = many.normal(a, {S, H, K}, 1);
+  const Tensor k_cache = many.normal(a, {S, kRoom, H, K}, 1), v_cache = many.normal(a, {S, kRoom, H, K}, 1);
+  std::vector<int32_t> before;
+  for (int64_t s = 0; s < S; ++s) before.push_back(static_cast<int32_t>(s % kRoom));
+  const Tensor lengths = many.integers(before);
+  using O = ManySequences::Output;
+  many.compare("attention through a cache",
+               {O{"o_RHV", a, {S, H, K}, false}, O{"k_cache_SXHK", a, k_cache.shape(), false, k_cache},
+                O{"v_cache_SXHV", a, v_cache.shape(), false, v_cache}},
+               {}, [&](const Part& part, const std::vector<Tensor>& out, const std::vector<Tensor>&) {
+                 ops::CausalAttentionForward forward;
+                 forward.q_RHK = part.states(q);
+                 forward.k_RHK = part.states(k);
+                 forward.v_RHV = part.states(v);
+                 forward.sequences = many.steps(part);
+                 forward.o_RHV = out[0];
+                 forward.k_cache_SXHK = out[1];
+                 forward.v_cache_SXHV = out[2];
+                 forward.cache_lengths_S = part.states(lengths);
+                 forward.scale = 1 / std::sqrt(static_cast<double>(K));
+                 ops::causal_attention_forward(many.context(), forward);
+               });
+  many.end_case();
+}
+
+// `low`: decay and output gate in two factors, as KDA decodes.
+void delta_step(ManySequences& many, int64_t K, int64_t V, bool per_channel, bool low = false) {
   const int64_t S = many.num(), C = per_channel ? K : 1, X = 2 * H * K;
   const DType a = many.activation(), f = many.statistic();
   const Tensor qk = many.normal(a, {S, X}, 1), v = many.normal(a, {S, H * V}, 1), z = many.normal(a, {S, H * V}, 1);
@@ -345,17 +426,28 @@ void delta_step(ManySequences& many, int64_t K, int64_t V, bool per_channel) {
   const Tensor norm_weight = many.uniform({V}, 0.5, 1.5);
   const Tensor qk_history = many.normal(f, {S, W - 1, X}, 1), v_history = many.normal(f, {S, W - 1, H * V}, 1);
   const Tensor state = many.normal(f, {S, H, K, V}, 0.5);
+  const Tensor a_low = many.normal(a, {S, V}, 1), z_low = many.normal(a, {S, V}, 1);
+  const Tensor a_weight = many.normal(a, {H * K, V}, 0.125), z_weight = many.normal(a, {H * V, V}, 0.125);
+  const Tensor z_bias = many.normal(f, {H * V}, 1);
   using O = ManySequences::Output;
-  many.compare(per_channel ? "delta_step (KDA)" : "delta_step (GDN)",
+  many.compare(low ? "delta_step (KDA, factors)" : per_channel ? "delta_step (KDA)" : "delta_step (GDN)",
                {O{"y_SX", a, {S, H * V}, false}, O{"qk_history_SWX", f, qk_history.shape(), false, qk_history},
                 O{"v_history_SWX", f, v_history.shape(), false, v_history}, O{"state_SGKV", f, state.shape(), false, state}},
                {}, [&](const Part& part, const std::vector<Tensor>& out, const std::vector<Tensor>&) {
                  ops::DeltaStep step;
                  step.qk_SX = part.states(qk);
                  step.v_SX = part.states(v);
-                 step.a_SGK = part.states(decay);
+                 if (low) {
+                   step.a_low_SP = part.states(a_low);
+                   step.a_weight_XP = a_weight;
+                   step.z_low_SP = part.states(z_low);
+                   step.z_weight_XP = z_weight;
+                   step.z_bias_X = z_bias;
+                 } else {
+                   step.a_SGK = part.states(decay);
+                   step.z_SX = part.states(z);
+                 }
                  step.b_SG = part.states(strength);
-                 step.z_SX = part.states(z);
                  step.qk_conv_XW = qk_conv;
                  step.v_conv_XW = v_conv;
                  step.A_log_G = A_log;
@@ -381,6 +473,8 @@ std::vector<OpCaseResult> run_many_sequences(backend::Backend& backend, DType dt
   if (wanted("gated_delta_rule")) {
     delta_rule(many, 64, 64, false);
     delta_rule(many, 32, 64, true);
+    delta_rule_step(many, 64, 64, false);
+    delta_rule_step(many, 32, 64, true);
   }
   if (wanted("short_conv")) short_conv(many, H * 64);
   if (wanted("short_conv_norm")) short_conv_norm(many, 64);
@@ -392,10 +486,15 @@ std::vector<OpCaseResult> run_many_sequences(backend::Backend& backend, DType dt
     delta_gate(many, 1);
     delta_gate(many, 32);
   }
-  if (wanted("causal_attention")) causal_attention(many, 64);
+  if (wanted("causal_attention")) {
+    causal_attention(many, 64);
+    cached_attention(many, 64);
+  }
+  if (wanted("rotary")) rotary(many, 32);
   if (wanted("delta_step")) {
     delta_step(many, 64, 64, false);
     delta_step(many, 32, 64, true);
+    delta_step(many, 32, 64, true, /*low=*/true);
   }
   return many.results();
 }

@@ -1,5 +1,5 @@
-// As many short sequences and heads as decoding and packing make at most, and more than a launch has room for on any axis
-// of its grid but the first: 65,536 pairs of a sequence and a head.
+// Very many short sequences: 65,536 pairs of a sequence and a head are more than a launch has room for on any axis of its
+// grid but the first.
 #pragma once
 
 #include <string>
@@ -10,7 +10,8 @@
 
 namespace deltatrain::test {
 
-// Every op that takes sequences, forward and backward, over `num_sequences` (even) of 16 tokens and 8 heads: what it makes
+// Every op that takes sequences or heads, forward and backward, over `num_sequences` (even) of 16 tokens and 8 heads, and steps
+// of one token each: what it makes
 // of all of them at once must have the bits of what it makes of the first half and of the second; gradients of weights, whose
 // sums have another order, are within their bound of the two halves' sum. Results have no reference.
 std::vector<verify::OpCaseResult> run_many_sequences(backend::Backend& backend, DType dtype, int64_t num_sequences,

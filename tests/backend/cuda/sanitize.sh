@@ -8,6 +8,7 @@ set -u
 [ $# -ge 2 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
 program=$1 out=$2
 shift 2
+print_limit=1000 # reports in full; what is beyond it is not looked at, and so not clean
 [ $# -gt 0 ] || set -- memcheck racecheck initcheck synccheck
 sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
 ops=$("$program" selftest --op '?' 2>&1 | sed -n 's/.*expected one of \(.*\), got .*/\1/p' | tr -d ',')
@@ -18,7 +19,7 @@ check() { # tool precision op
   local report=$out/$1-$2-$3.txt options="" start=$SECONDS
   [ "$3" != linear-rows ] || options=--uniform-rows
   # shellcheck disable=SC2086 # empty or one word
-  timeout -k 10 "${SANITIZE_TIMEOUT:-600}" "$sanitizer" --tool "$1" \
+  timeout -k 10 "${SANITIZE_TIMEOUT:-600}" "$sanitizer" --tool "$1" --print-limit "$print_limit" \
     "$program" selftest --device cuda --precision "$2" --sanitize --op "${3%-rows}" $options >"$report" 2>&1
   echo "exit code $?" >>"$report"
   echo "seconds: $((SECONDS - start))" >>"$report"
@@ -32,9 +33,9 @@ is_clean() { # report tool
     awk -F'|' '$3 + 0 > $5 + 0 { found = 1 } END { exit !found }' "$1" || return 1
   if [ "$2" = racecheck ]; then
     local found library
-    found=$(sed -n 's/.*RACECHECK SUMMARY: \([0-9]*\) hazards.*/\1/p' "$1")
+    found=$(sed -n 's/.*RACECHECK SUMMARY: \([0-9]*\) hazards\{0,1\} displayed.*/\1/p' "$1")
     library=$(library_hazards "$1")
-    [ "$found" = "$library" ]
+    [ "$found" = "$library" ] && [ "$found" -lt "$print_limit" ]
   else
     grep -q 'ERROR SUMMARY: 0 errors' "$1" && ! grep 'SUMMARY:' "$1" | grep -qv 'SUMMARY: 0 errors'
   fi
