@@ -134,7 +134,8 @@ void add_selftest_command(CLI::App& app, Environment& environment) {
       ->add_flag(
           "--sanitize", options->sanitize,
           "Small shapes, larger ones where a kernel needs them, each tensor an allocation of "
-          "its own, nothing poisoned: for compute-sanitizer")
+          "its own, nothing poisoned, what the library's products overwrite cleared: for "
+          "compute-sanitizer")
       ->excludes("--full");
   command->add_flag("--uniform-rows", options->device.gemm_uniform_rows,
                     "Products as `eval` and `serve` take them, each row by itself");

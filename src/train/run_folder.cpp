@@ -98,7 +98,8 @@ void RunFolder::write_recipe(const std::string& yaml) {
 
 void RunFolder::discard() {
   std::error_code ignored;
-  for (const char* name : {"recipe.yaml", "metrics.jsonl", "log.txt", "gemm_algorithms.json", ".lock"}) {
+  for (const char* name :
+       {"recipe.yaml", "metrics.jsonl", "log.txt", "gemm_algorithms.json", ".lock"}) {
     std::filesystem::remove(path_ / name, ignored);
   }
   if (made_) std::filesystem::remove(path_, ignored);  // only if it is empty

@@ -8,8 +8,8 @@ it stand
 - with `--device cuda` the program in bf16.
 Errors are norms of differences by the norm of the reference; bounds: logits 0.03, gradients 0.06, those of A_log and dt_bias
 0.15, cosines 0.998. Exit code 1 where the program is beyond one, or the two references differ; 77 (skipped) where a
-package can't be imported. For A_log and dt_bias a cosine below 0.998 is listed and does not fail: with an error of 0.15 it
-may be 0.989, and the rounded run has some.
+package can't be imported. The last bound is narrower than that of A_log and dt_bias, whose error of 0.15 may be a cosine of
+0.989: some rounded runs of KDA miss it, and so may the program.
 """
 import argparse, json, os, subprocess, sys, tempfile
 
@@ -98,7 +98,7 @@ def report(label, rows):
     print(f"{label:32} logits {logits[1]:.4f}, gradients {worst[1]:.4f} {worst[0]}, gates {gate[1]:.4f} {gate[0]}, "
           f"lowest cosine {lowest[2]:.4f} {lowest[0]}{' (below)' if lowest[2] < COSINE else ''}", flush=True)
     return (logits[1] <= LOGITS and worst[1] <= GRADIENT and gate[1] <= GATE_GRADIENT and
-            min(row[2] for row in others + [logits]) >= COSINE)
+            lowest[2] >= COSINE)
 
 
 good, low = True, {}

@@ -1,6 +1,7 @@
 // Tensors in device memory that are too large for a reference: results are compared with those of a part alone.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -48,18 +49,16 @@ class HugeCases {
     result.op = op;
     result.case_name = name;
     result.tensor = what;
-    result.passed = a == b && are_numbers(a, got.dtype());
-    if (a == b && !result.passed) {
-      result.error = 1;
-      result.note = "equal, but not of finite numbers, or all zero";
-    }
-    for (size_t i = 0; i < bytes && !result.passed; ++i) {
-      if (a[i] == b[i]) continue;
-      result.worst_index = static_cast<int64_t>(i) / dtype_bytes(got.dtype());
+    const auto first = std::mismatch(a.begin(), a.end(), b.begin()).first;
+    if (first != a.end()) {
+      result.worst_index = (first - a.begin()) / dtype_bytes(got.dtype());
       result.note = "rows differ from the same rows alone, first at this element";
-      result.error = 1;
-      break;
+    } else if (!are_numbers(a, got.dtype())) {
+      result.note = "equal, but not of finite numbers, or all zero";
+    } else {
+      result.passed = true;
     }
+    result.error = result.passed ? 0 : 1;
     results.push_back(result);
   }
 

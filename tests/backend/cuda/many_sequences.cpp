@@ -45,9 +45,12 @@ class ManySequences {
         backend_(backend),
         num_(num_sequences),
         name_(std::to_string(num_sequences) + " sequences of 16, 8 heads") {
-    for (int64_t s = 0; s <= num_; ++s) offsets_.push_back(static_cast<int32_t>(s * T));
-    device_offsets_ = Buffer(backend.device().memory(), offsets_.size() * sizeof(int32_t));
-    backend.device().copy_to_device(device_offsets_.data(), offsets_.data(), offsets_.size() * sizeof(int32_t));
+    for (int64_t s = 0; s <= num_; ++s) {
+      offsets_.push_back(static_cast<int32_t>(s * T));
+      step_offsets_.push_back(static_cast<int32_t>(s));
+    }
+    device_offsets_ = upload(offsets_);
+    device_step_offsets_ = upload(step_offsets_);
   }
 
   int64_t num() const { return num_; }
@@ -57,27 +60,18 @@ class ManySequences {
   DType statistic() const { return context().statistics_dtype(); }
   std::vector<OpCaseResult> results() { return std::move(cases_.results); }
 
-  ops::Sequences sequences(const Part& part) const {
-    const auto count = static_cast<size_t>(part.end - part.begin) + 1;
-    return {.offsets = std::span(offsets_).first(count),
-            .device_offsets = Tensor(device_offsets_.data(), DType::kI32, {static_cast<int64_t>(count)})};
-  }
+  ops::Sequences sequences(const Part& part) const { return of_a_part(offsets_, device_offsets_, part); }
   // The same sequences of one row each.
-  ops::Sequences steps(const Part& part) {
-    if (step_offsets_.empty()) {
-      for (int64_t s = 0; s <= num_; ++s) step_offsets_.push_back(static_cast<int32_t>(s));
-      device_step_offsets_ = Buffer(backend_.device().memory(), step_offsets_.size() * sizeof(int32_t));
-      backend_.device().copy_to_device(device_step_offsets_.data(), step_offsets_.data(),
-                                       step_offsets_.size() * sizeof(int32_t));
-    }
-    const auto count = static_cast<size_t>(part.end - part.begin) + 1;
-    return {.offsets = std::span(step_offsets_).first(count),
-            .device_offsets = Tensor(device_step_offsets_.data(), DType::kI32, {static_cast<int64_t>(count)})};
-  }
+  ops::Sequences steps(const Part& part) const { return of_a_part(step_offsets_, device_step_offsets_, part); }
 
   Tensor normal(DType dtype, const Shape& shape, double deviation) {
     const Tensor tensor = cases_.make(dtype, shape);
-    fill(tensor, deviation);
+    if (is_cuda(backend_)) {
+      fill_normal(context(), tensor, deviation, ++seed_);
+    } else {
+      const RandomStream stream(++seed_, "normal");
+      fill_on_host(tensor, [&](uint64_t i) { return deviation * stream.normal(i); });
+    }
     return tensor;
   }
   // f32 in [low, high).
@@ -91,7 +85,11 @@ class ManySequences {
     }
     return tensor;
   }
-  Tensor constant(DType dtype, const Shape& shape) { return normal(dtype, shape, 0); }
+  Tensor zeros(DType dtype, const Shape& shape) {
+    const Tensor tensor = cases_.make(dtype, shape);
+    cases_.clear(tensor);
+    return tensor;
+  }
   Tensor integers(const std::vector<int32_t>& values) {
     const Tensor tensor = cases_.make(DType::kI32, {static_cast<int64_t>(values.size())});
     backend_.device().copy_to_device(tensor.raw(), values.data(), values.size() * sizeof(int32_t));
@@ -120,14 +118,14 @@ class ManySequences {
       if (output.start.defined()) copy(whole.back(), output.start);
     }
     for (const Sum& sum : sums) {
-      whole_sums.push_back(constant(statistic(), sum.shape));
-      half_sums.push_back(constant(statistic(), sum.shape));
+      whole_sums.push_back(zeros(statistic(), sum.shape));
+      half_sums.push_back(zeros(statistic(), sum.shape));
     }
     call({0, num_}, whole, whole_sums);
     for (const Part& part : {Part{0, num_ / 2}, Part{num_ / 2, num_}}) {
       std::vector<Tensor> half;
       for (const Output& output : outputs) {
-        half.push_back(constant(output.dtype, share(part, output, whole[half.size()]).shape()));
+        half.push_back(zeros(output.dtype, share(part, output, whole[half.size()]).shape()));
         if (output.start.defined()) copy(half.back(), share(part, output, output.start));
       }
       call(part, half, half_sums);
@@ -143,22 +141,22 @@ class ManySequences {
   void end_case() { cases_.end_case(); }
 
  private:
+  Buffer upload(const std::vector<int32_t>& numbers) const {
+    Buffer block(backend_.device().memory(), numbers.size() * sizeof(int32_t));
+    backend_.device().copy_to_device(block.data(), numbers.data(), block.num_bytes());
+    return block;
+  }
+  // A part begins at row 0 of its own tensors, so its offsets are the first ones of all.
+  static ops::Sequences of_a_part(const std::vector<int32_t>& offsets, const Buffer& device_offsets, const Part& part) {
+    const int64_t count = part.end - part.begin + 1;
+    return {.offsets = std::span(offsets).first(static_cast<size_t>(count)),
+            .device_offsets = device_offsets.tensor(DType::kI32, {count})};
+  }
   static Tensor share(const Part& part, const Output& output, const Tensor& x) {
     return output.is_of_rows ? part.rows(x) : part.states(x);
   }
   void copy(const Tensor& to, const Tensor& from) {
     backend_.device().copy_on_device(to.raw(), from.raw(), static_cast<size_t>(to.num_bytes()));
-  }
-  void fill(const Tensor& tensor, double deviation) {
-    ++seed_;
-    if (deviation == 0) {
-      cases_.clear(tensor);
-    } else if (is_cuda(backend_)) {
-      fill_normal(context(), tensor, deviation, seed_);
-    } else {
-      const RandomStream stream(seed_, "normal");
-      fill_on_host(tensor, [&](uint64_t i) { return deviation * stream.normal(i); });
-    }
   }
   template <typename Number>
   void fill_on_host(const Tensor& tensor, Number&& number) {  // f32

@@ -3,7 +3,8 @@
 # Runs `PROGRAM selftest --device cuda --sanitize --op OP` for each op in bf16 and f32, and products that take each row
 # by itself (linear-rows), under each tool (default: memcheck, racecheck, initcheck, synccheck), SANITIZE_JOBS (8) at a time, reports into
 # OUT. Exit code 1 where a report is not clean or missing, a run did not end within SANITIZE_TIMEOUT (600) seconds, or selftest
-# failed or found nothing it could run. OUT: a folder that does not exist. In bash, not sh, for its count of running jobs.
+# failed or found nothing it could run; hazards within cuBLASLt's own kernels are told, and do not count. OUT: a folder that
+# does not exist. In bash, not sh, for its count of running jobs.
 set -u
 [ $# -ge 2 ] || { sed -n '2,7p' "$0" >&2; exit 2; }
 program=$1 out=$2
