@@ -18,6 +18,7 @@
 #include "formats/safetensors.h"
 #include "model/training_step.h"
 #include "ops/cross_entropy.h"
+#include "small_model.h"
 #include "support/devices.h"
 #include "support/test_files.h"
 #include "verify/tolerance.h"
@@ -74,8 +75,8 @@ class TinyModel {
                                            plan.arena(), purpose);
     const formats::SafetensorsFolder weights(folder_);
     for (const auto& info : step_->parameters().infos()) {
-      formats::read_tensor(*weights.at(info.name).tensor, step_->parameters().master(info), name,
-                           info.name);
+      test::load_tensor(context_, *weights.at(info.name).tensor, step_->parameters().master(info),
+                        info.name);
     }
     step_->parameters().refresh_compute(context_);
   }

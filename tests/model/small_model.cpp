@@ -1,6 +1,7 @@
 #include "small_model.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 
 #include "ops/cross_entropy.h"
@@ -12,6 +13,13 @@ std::vector<double> as_doubles(const formats::StoredTensor& stored) {
   formats::read_tensor(stored, Tensor(values.data(), DType::kF64, stored.shape), "golden",
                        "tensor");
   return values;
+}
+
+void load_tensor(const Context& context, const formats::StoredTensor& stored, const Tensor& to,
+                 const std::string& name) {
+  std::vector<std::byte> bytes(static_cast<size_t>(to.num_bytes()));
+  formats::read_tensor(stored, Tensor(bytes.data(), to.dtype(), to.shape()), "golden", name);
+  context.device->copy_to_device(to.raw(), bytes.data(), bytes.size());
 }
 
 double relative_error(const std::vector<double>& a, const std::vector<double>& b) {

@@ -362,17 +362,20 @@ __global__ void __launch_bounds__(kConvBlock)
           dw[c][kTaps - 1] += dz[c] * newest[c];
         }
       }
-      // pending[j] is dx of the row kPast - j before, which tap j of this row's product met.
+      // pending[j] is dx of the row kPast - j before, which tap j of this row's product met. Which of
+      // two products is rounded is said here, since the compiler would choose by what stands around
+      // each copy of this code, and dx would depend on where a range begins.
       float oldest[kChannels];
       float started[kChannels];
 #pragma unroll
       for (int c = 0; c < kChannels; ++c) {
 #pragma unroll
         for (int j = 0; j < kPast; ++j) {
-          if (kTaps == kUsualTaps || j >= kTaps - taps) pending[j][c] += w[c][j] * dz[c];
+          if (kTaps == kUsualTaps || j >= kTaps - taps)
+            pending[j][c] = fmaf(w[c][j], dz[c], pending[j][c]);
         }
         oldest[c] = pending[0][c];
-        started[c] = w[c][kTaps - 1] * dz[c];
+        started[c] = __fmul_rn(w[c][kTaps - 1], dz[c]);
       }
       if ((kLanes == 0 || active) && is_written) store_values(written, oldest);
       shift_window(pending, started);

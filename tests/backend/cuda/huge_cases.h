@@ -2,7 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -49,10 +52,16 @@ class HugeCases {
     result.op = op;
     result.case_name = name;
     result.tensor = what;
-    const auto first = std::mismatch(a.begin(), a.end(), b.begin()).first;
-    if (first != a.end()) {
-      result.worst_index = (first - a.begin()) / dtype_bytes(got.dtype());
-      result.note = "rows differ from the same rows alone, first at this element";
+    if (a != b) {
+      const auto size = static_cast<size_t>(dtype_bytes(got.dtype()));
+      int64_t others = 0;
+      for (size_t i = 0; i < bytes; i += size) {
+        if (std::equal(&a[i], &a[i] + size, &b[i]) || others++ > 0) continue;
+        result.worst_index = static_cast<int64_t>(i / size);
+        result.got = number(&a[i], got.dtype());
+        result.expected = number(&b[i], got.dtype());
+      }
+      result.note = std::to_string(others) + " elements differ from those of the same rows alone, first this one";
     } else if (!are_numbers(a, got.dtype())) {
       result.note = "equal, but not of finite numbers, or all zero";
     } else {
@@ -96,6 +105,13 @@ class HugeCases {
   std::vector<verify::OpCaseResult> results;
 
  private:
+  // An f32, or a bf16, which is the upper half of one.
+  static double number(const unsigned char* bytes, DType dtype) {
+    std::array<unsigned char, 4> whole = {};
+    const auto size = static_cast<size_t>(dtype_bytes(dtype));
+    std::copy(bytes, bytes + size, whole.end() - size);
+    return std::bit_cast<float>(whole);
+  }
   // f32 and bf16: their exponents are the upper bits of the last two bytes.
   static bool are_numbers(const std::vector<unsigned char>& bytes, DType dtype) {
     const auto size = static_cast<size_t>(dtype_bytes(dtype));
