@@ -76,7 +76,7 @@ class TinyModel {
     const formats::SafetensorsFolder weights(folder_);
     for (const auto& info : step_->parameters().infos()) {
       test::load_tensor(context_, *weights.at(info.name).tensor, step_->parameters().master(info),
-                        info.name);
+                        name, info.name);
     }
     step_->parameters().refresh_compute(context_);
   }

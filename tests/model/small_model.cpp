@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "base/check.h"
 #include "ops/cross_entropy.h"
 
 namespace deltatrain::test {
@@ -16,9 +17,10 @@ std::vector<double> as_doubles(const formats::StoredTensor& stored) {
 }
 
 void load_tensor(const Context& context, const formats::StoredTensor& stored, const Tensor& to,
-                 const std::string& name) {
+                 const std::string& where, const std::string& name) {
+  DELTATRAIN_CHECK(to.is_contiguous(), name);
   std::vector<std::byte> bytes(static_cast<size_t>(to.num_bytes()));
-  formats::read_tensor(stored, Tensor(bytes.data(), to.dtype(), to.shape()), "golden", name);
+  formats::read_tensor(stored, Tensor(bytes.data(), to.dtype(), to.shape()), where, name);
   context.device->copy_to_device(to.raw(), bytes.data(), bytes.size());
 }
 

@@ -15,9 +15,10 @@ namespace deltatrain::test {
 
 std::vector<double> as_doubles(const formats::StoredTensor& stored);
 
-// Reads a stored tensor into device memory of the same shape, as the dtype that is there.
+// Reads a stored tensor into contiguous device memory of the same shape, as the dtype that is
+// there. `where` and `name` are for errors.
 void load_tensor(const Context& context, const formats::StoredTensor& stored, const Tensor& to,
-                 const std::string& name);
+                 const std::string& where, const std::string& name);
 
 // ||a - b|| / ||b|| over the first elements of a that b has.
 double relative_error(const std::vector<double>& a, const std::vector<double>& b);
@@ -45,7 +46,7 @@ class SmallModel {
   template <typename Find>
   void load(Find&& find) {
     for (const auto& info : step_->parameters().infos()) {
-      load_tensor(context_, find(info.name), step_->parameters().master(info), info.name);
+      load_tensor(context_, find(info.name), step_->parameters().master(info), "golden", info.name);
     }
     step_->parameters().refresh_compute(context_);
   }

@@ -362,8 +362,8 @@ __global__ void __launch_bounds__(kConvBlock)
           dw[c][kTaps - 1] += dz[c] * newest[c];
         }
       }
-      // pending[j] is dx of the row kPast - j before, which tap j of this row's product met. Which of
-      // two products is rounded is said here, since the compiler would choose by what stands around
+      // pending[j] is dx of the row kPast - j before, which tap j of this row's product met. Which
+      // of two products is rounded is said here: the compiler would choose by what stands around
       // each copy of this code, and dx would depend on where a range begins.
       float oldest[kChannels];
       float started[kChannels];
