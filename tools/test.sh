@@ -30,7 +30,10 @@ passed=$((total - failed - skipped - disabled))
 if [ "$full" -eq 1 ]; then
   fuzzed=0
   tests/fuzz/run.sh 60 || fuzzed=$?
-  if [ "$fuzzed" -ne 0 ] && [ "$fuzzed" -ne 77 ]; then status=1; fi
+  if [ "$fuzzed" -ne 0 ] && [ "$fuzzed" -ne 77 ]; then
+    echo "fuzz: failed: see above, and build/fuzz/findings" >&2
+    status=1 failed=$((failed + 1))
+  fi
 fi
 [ "$skipped" -gt 0 ] && echo "$skipped tests were skipped: see above" >&2
 [ "$passed" -gt 0 ] || status=1

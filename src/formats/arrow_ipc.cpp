@@ -13,6 +13,9 @@ namespace deltatrain::formats {
 namespace {
 
 // By TypeCode.
+constexpr int64_t kMostRows = int64_t{1}
+                              << 58;  // more than any file could hold; sizes of them fit 64 bits
+
 constexpr const char* kTypeNames[] = {
     "none",         "null",           "int",     "float",       "binary",
     "utf8",         "bool",           "decimal", "date",        "time",
@@ -182,7 +185,8 @@ ArrowFile::ArrowFile(const std::filesystem::path& path) : path_(path.string()), 
                                (batch.table(3).number<int8_t>(0, 0) == 0 ? "lz4" : "zstd") + ")");
       }
       const auto rows = batch.number<int64_t>(0, 0);
-      if (rows < 0) buffer.fail("a batch of " + std::to_string(rows) + " rows");
+      if (rows < 0 || rows > kMostRows - num_rows_)
+        buffer.fail("a batch of " + std::to_string(rows) + " rows");
       batches_.push_back({metadata,
                           bytes.subspan(static_cast<size_t>(body), static_cast<size_t>(body_bytes)),
                           rows});
@@ -256,7 +260,7 @@ ArrowFile::Column ArrowFile::find_column(int64_t batch_index, const std::string&
                                 buffer.load<int64_t>(nodes.position + 16 * node + 8));
       // Counts of a damaged file may be anything: no size is computed from one that no file could
       // hold.
-      if (column.nodes.back().first < 0 || column.nodes.back().first > int64_t{1} << 58) {
+      if (column.nodes.back().first < 0 || column.nodes.back().first > kMostRows) {
         buffer.fail("a count of rows that no file could hold");
       }
       for (int64_t i = next_buffer; i < next_buffer + count; ++i) {

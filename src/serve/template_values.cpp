@@ -4,6 +4,7 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "text/case_mapping.h"
@@ -175,12 +176,13 @@ Value arithmetic(const std::string& name, const Value& a, const Value& b) {
   if (name == "-") overflows = __builtin_sub_overflow(m, n, &result);
   if (name == "*") overflows = __builtin_mul_overflow(m, n, &result);
   if (name == "//" || name == "%") {
-    if (n == -1) {
+    if (n == -1) {  // the one divisor whose quotient may not fit
       overflows = name == "//" && __builtin_sub_overflow(int64_t{0}, m, &result);
-      if (name == "%") result = 0;
     } else {
-      const int64_t rest = (m % n + n) % n;  // has the divisor's sign
-      result = name == "%" ? rest : (m - rest) / n;
+      const int64_t rest = m % n;
+      const bool rounds_down = rest != 0 && (rest < 0) != (n < 0);  // a rest has the divisor's sign
+      if (name == "%") result = rounds_down ? rest + n : rest;
+      if (name == "//") result = rounds_down ? m / n - 1 : m / n;
     }
   }
   if (overflows) fail(name, "a result of 64 bits", a);
@@ -316,6 +318,35 @@ bool is_selected(const Value& element, const Arguments& arguments, bool by_attri
   return apply_test(text_of("test", test), tested, rest);
 }
 
+// The filter `int`: towards 0, texts of fractions too; what is no number is the default. Numbers
+// beyond 64 bits, which Python has, are refused.
+Value whole_number(const Value& value, const Arguments& arguments) {
+  const Value base = arguments.get(1, "base"), given = arguments.get(0, "default");
+  if (!is_undefined(base) && base != 10) fail("int", "base 10", base);
+  const Value otherwise = is_undefined(given) ? Value(int64_t{0}) : given;
+  if (is_number(value) && !value.is_number_float()) return integer_of("int", value);
+  double number = 0;
+  if (value.is_number_float()) {
+    number = value.get<double>();
+    if (std::isinf(number)) fail("int", "a finite number", value);
+  } else {
+    if (!value.is_string()) return otherwise;
+    const std::string text = strip(to_text(value), undefined_value(), Side::kBoth);
+    const char* const end = text.data() + text.size();
+    const char* const begin = text.data() + (text.size() > 1 && text[0] == '+' && text[1] != '-');
+    int64_t whole = 0;
+    const auto as_whole = std::from_chars(begin, end, whole);
+    if (as_whole.ptr == end && as_whole.ec == std::errc()) return whole;
+    const auto as_number = std::from_chars(begin, end, number);
+    if (as_number.ptr != end || as_number.ec == std::errc::invalid_argument) return otherwise;
+    if (as_number.ec != std::errc()) number = std::strtod(begin, nullptr);  // infinite or nearly 0
+    if (std::isinf(number)) return otherwise;
+  }
+  if (std::isnan(number)) return otherwise;
+  if (!(std::fabs(number) < 0x1p63)) fail("int", "a whole number of 64 bits", value);
+  return static_cast<int64_t>(number);
+}
+
 }  // namespace
 
 Value Arguments::get(size_t index, const char* name) const {
@@ -421,16 +452,13 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     if (!value.is_object()) fail("items", "a map", value);
     return pairs_of(value);
   }
-  if (name == "int") {
-    if (is_number(value)) return static_cast<int64_t>(number_of(value));
-    const std::string text = strip(to_text(value), undefined_value(), Side::kBoth);
-    int64_t result = 0;
-    const auto end = std::from_chars(text.data(), text.data() + text.size(), result);
-    return end.ec == std::errc() && end.ptr == text.data() + text.size() ? result : int64_t{0};
+  if (name == "int") return whole_number(value, arguments);
+  if (name == "abs") {
+    if (value.is_number_float()) return std::fabs(value.get<double>());
+    if (!is_number(value)) fail("abs", "a number", value);
+    const int64_t whole = integer_of("abs", value);
+    return whole < 0 ? arithmetic("-", int64_t{0}, whole) : Value(whole);
   }
-  if (name == "abs")
-    return value.is_number_integer() ? Value(std::abs(value.get<int64_t>()))
-                                     : Value(std::fabs(number_of(value)));
   if (name == "map" || name == "select" || name == "reject" || name == "selectattr" ||
       name == "rejectattr") {
     Value result = Value::array();
@@ -470,7 +498,7 @@ bool apply_test(const std::string& name, const Value& value, const Arguments& ar
   if (name == "mapping") return value.is_object();
   if (name == "sequence" || name == "iterable")
     return value.is_array() || value.is_object() || value.is_string() || is_undefined(value);
-  if (name == "odd") return std::abs(integer_of("odd", value)) % 2 == 1;
+  if (name == "odd") return integer_of("odd", value) % 2 != 0;
   if (name == "even") return integer_of("even", value) % 2 == 0;
   if (name == "divisibleby") return !is_true(apply_operator("%", value, other()));
   if (name == "in") return contains(other(), value);

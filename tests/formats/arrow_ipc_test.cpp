@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -141,6 +142,25 @@ TEST(ArrowFileTest, DamagedBytesNeverReadPastTheFile) {
     }
     EXPECT_EQ(read_file(folder / "damaged.arrow"), bytes);
   }
+}
+
+// Counts of rows are added up before anything of them is read.
+TEST(ArrowFileTest, CountsOfRowsThatNoFileHoldsAreRefused) {
+  const test::TemporaryFolder folder;
+  const std::string bytes = read_file(test::golden_path("arrow_tokens.arrow"));
+  const int64_t rows = golden("arrow_tokens.arrow").batch_rows(0);
+  const int64_t many = int64_t{1} << 62;
+  int refused = 0;
+  for (size_t i = 0; i + sizeof rows <= bytes.size(); i += sizeof rows) {
+    if (std::memcmp(&bytes[i], &rows, sizeof rows) != 0) continue;
+    std::string damaged = bytes;
+    std::memcpy(&damaged[i], &many, sizeof many);
+    write_file_atomically(folder / "rows.arrow", damaged);
+    refused += message([&] {
+                 ArrowFile(folder / "rows.arrow");
+               }).find("a batch of 4611686018427387904 rows") != std::string::npos;
+  }
+  EXPECT_GE(refused, 1);
 }
 
 TEST(ArrowListWriterTest, ReaderReadsWhatItWrote) {

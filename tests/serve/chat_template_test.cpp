@@ -80,6 +80,17 @@ TEST(ChatTemplateTest, WhatCannotBeCarriedOutIsTheRequestsError) {
       {"{{ open('/etc/passwd') }}", "function: expected one that docs/serving.md lists, got open"},
       {"{{ 'a' + 1 }}", "+: expected numbers, or two values of one kind, got string"},
       {"{{ 1 // 0 }}", "//: expected a divisor other than 0"},
+      {"{{ 'x' | abs }}", "abs: expected a number, got string"},
+      {"{{ none | abs }}", "abs: expected a number, got null"},
+      {"{{ missing | abs }}", "abs: expected a number, got nothing"},
+      {"{{ (-4294967296 * 2147483648) | abs }}", "-: expected a result of 64 bits"},
+      {"{{ (-4294967296 * 2147483648) // -1 }}", "//: expected a result of 64 bits"},
+      {"{% set ns = namespace(x=10.0) %}{% for i in range(9) %}{% set ns.x = ns.x * ns.x %}{% "
+       "endfor %}{{ ns.x | int }}",
+       "int: expected a finite number"},
+      {"{{ (10000000000.0 * 1000000000) | int }}", "int: expected a whole number of 64 bits"},
+      {"{{ '9223372036854775808' | int }}", "int: expected a whole number of 64 bits"},
+      {"{{ 'ff' | int(0, 16) }}", "int: expected base 10"},
       {"{{ 9223372036854775807 }}", ""},
       {"{% for m in 5 %}{% endfor %}", "loop: expected a list, a map or a string, got number"},
       {"{% set a, b = [1] %}", "a: expected 2 values"}};

@@ -138,6 +138,16 @@ EXPRESSIONS = """{{ 7 // 2 }} {{ -7 // 2 }} {{ -7 % 3 }} {{ 7 / 2 }} {{ 2 * 3 + 
 {{ 'x'.join(['1', '2']) }} {{ 'abcb'.find('b') }} {{ 'prefix-rest'.removeprefix('prefix-') }} {{ '\\n\\t' | length }}
 """
 
+NUMBERS = """{%- set low = -4294967296 * 2147483648 %}
+{{ -3 | abs }} {{ 2.5 | abs }} {{ -2.5 | abs }} {{ true | abs }} {{ (-(-4294967296 * 2147483648 + 1)) | abs }}
+{{ 2.9 | int }} {{ -2.9 | int }} {{ true | int }} {{ '42.23' | int }} {{ ' +7 ' | int }} {{ '-8' | int }} {{ '1e3' | int }} {{ '+-1' | int }}
+{{ 'x' | int(5) }} {{ '' | int }} {{ none | int }} {{ [1] | int(default=4) }} {{ 'inf' | int }} {{ 'nan' | int(2) }} {{ '1e999' | int }}
+{{ '1e-999' | int }} {{ 9007199254740993 | int }} {{ (10000000000.0 * 100000000) | int }} {{ '9007199254740993' | int }} {{ '12' | int(0, 10) }} {{ '-' | int }} {{ '+' | int }}
+{{ 5 % 3 }} {{ -5 % 3 }} {{ 5 % -3 }} {{ -5 % -3 }} {{ 6 % -3 }} {{ 5 // -3 }} {{ -5 // -3 }} {{ 6 // -3 }} {{ -6 // 3 }} {{ 7 % -1 }} {{ 7 // -1 }}
+{{ (2147483649 * 2147483648) % (-(-4294967296 * 2147483648 + 1)) }} {{ low // 3 }} {{ low % 3 }}
+{{ low % -1 }} {{ -3 is odd }} {{ -4 is odd }} {{ low is odd }} {{ (low + 1) is odd }}
+"""
+
 SPACES = """start
    {% if true %}
    inner
@@ -161,6 +171,7 @@ CASES = [
     ("turns", TURNS, TALK), ("turns_short", TURNS, SHORT), ("strict", STRICT, TALK), ("strict_short", STRICT, SHORT),
     ("strict_raises", STRICT, ODD), ("namespace", NAMESPACE, TALK), ("namespace_empty", NAMESPACE, TALK[:1]),
     ("macro", MACRO, TALK), ("json", MODEL_WITH_JSON, TALK), ("loops", LOOPS, TALK), ("expressions", EXPRESSIONS, TALK),
+    ("numbers", NUMBERS, SHORT),
     ("spaces", SPACES, SHORT), ("text_only", "no statements at all", SHORT), ("empty", "", SHORT),
     ("line_ends", "a\r\n{% if true %}\r\nb\r{% endif %}\r\n", SHORT),
 ]
