@@ -12,10 +12,10 @@ namespace deltatrain::formats {
 
 namespace {
 
-// By TypeCode.
-constexpr int64_t kMostRows = int64_t{1}
-                              << 58;  // more than any file could hold; sizes of them fit 64 bits
+// More than any file could hold; sizes computed from such a count fit 64 bits.
+constexpr int64_t kMostRows = int64_t{1} << 58;
 
+// By TypeCode.
 constexpr const char* kTypeNames[] = {
     "none",         "null",           "int",     "float",       "binary",
     "utf8",         "bool",           "decimal", "date",        "time",
@@ -258,8 +258,7 @@ ArrowFile::Column ArrowFile::find_column(int64_t batch_index, const std::string&
     if (wanted) {
       column.nodes.emplace_back(buffer.load<int64_t>(nodes.position + 16 * node),
                                 buffer.load<int64_t>(nodes.position + 16 * node + 8));
-      // Counts of a damaged file may be anything: no size is computed from one that no file could
-      // hold.
+      // Counts of a damaged file may be anything.
       if (column.nodes.back().first < 0 || column.nodes.back().first > kMostRows) {
         buffer.fail("a count of rows that no file could hold");
       }

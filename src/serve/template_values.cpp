@@ -457,7 +457,8 @@ Value apply_filter(const std::string& name, const Value& value, const Arguments&
     if (value.is_number_float()) return std::fabs(value.get<double>());
     if (!is_number(value)) fail("abs", "a number", value);
     const int64_t whole = integer_of("abs", value);
-    return whole < 0 ? arithmetic("-", int64_t{0}, whole) : Value(whole);
+    if (whole == INT64_MIN) fail("abs", "a result of 64 bits", value);
+    return std::abs(whole);
   }
   if (name == "map" || name == "select" || name == "reject" || name == "selectattr" ||
       name == "rejectattr") {
